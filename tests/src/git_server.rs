@@ -32,6 +32,8 @@ struct ServerState {
     /// User name and password.
     login: Option<(String, String)>,
     answer: Option<Answer>,
+    /// Requests whose target contains this text have their effect, but get no response.
+    held: Option<String>,
     requests: Vec<String>,
 }
 
@@ -71,6 +73,12 @@ impl GitServer {
     /// Answers all requests in this way from now on; `None` serves the repositories again.
     pub fn answer_with(&self, answer: Option<Answer>) {
         self.state().answer = answer;
+    }
+
+    /// Holds the response of each request with this text in its method and target, after its effect. `None` closes the held
+    /// connections.
+    pub fn hold_responses(&self, text: Option<&str>) {
+        self.state().held = text.map(str::to_owned);
     }
 
     /// Each request: its method, its path with the query, and the status.
@@ -217,6 +225,12 @@ fn serve_connection(mut stream: TcpStream, root: &Path, state: &Mutex<ServerStat
     };
     let (status, headers, body) = response;
     record(state, &request, status);
+    let line = format!("{} {}", request.method, request.target);
+    if lock(state).held.as_ref().is_some_and(|text| line.contains(text)) {
+        stream.set_read_timeout(Some(Duration::from_millis(50)))?;
+        while lock(state).held.is_some() && !matches!(reader.read(&mut [0]), Ok(0)) {}
+        return Ok(());
+    }
     write!(stream, "HTTP/1.1 {status} x\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len())?;
     stream.write_all(&body)?;
     stream.flush()

@@ -8,6 +8,7 @@
 mod admin;
 mod agents;
 mod approvals;
+mod branch_workflows;
 mod caches;
 mod event_queries;
 pub mod events;
@@ -39,6 +40,10 @@ mod worktrees;
 pub use admin::{GcReport, GcRequest};
 pub use agents::{Agent, AgentList};
 pub use approvals::{AnswerApproval, Approval, ApprovalListQuery};
+pub use branch_workflows::{
+    BranchWorkflow, BranchWorkflowProgress, BranchWorkflowQuery, FinishBranchWorkflow, MergeBranchWorkflow,
+    PullRequestFacts, PullRequestListQuery, PullRequestView, StartBranchWorkflow,
+};
 pub use caches::{Cache, CacheList, PruneCaches, PrunedCaches, RemoveCacheQuery, RemovedCache};
 pub use event_queries::{EventOrder, EventsQuery, FollowQuery};
 pub use exec::{

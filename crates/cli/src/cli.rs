@@ -6,8 +6,8 @@ use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, forge, gc, image, inbox,
-    model_script, openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session,
-    setup, snapshot, ticket, token, user, verify,
+    model_script, openapi, project, providers, pull_request, run as run_task, sandbox, sandbox_overview, secret, serve,
+    session, setup, snapshot, ticket, token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -74,6 +74,8 @@ pub enum Command {
     Session(session::SessionArgs),
     /// Manage tickets
     Ticket(ticket::TicketArgs),
+    /// Manage pull requests
+    Pr(pull_request::PullRequestArgs),
     /// Print a sandbox's events, one per line
     Events(event_log::events::Events),
     /// Print a sandbox's log in readable form
@@ -177,6 +179,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::Sandbox(sandbox) => sandbox::run(sandbox, output).await,
         Command::Session(session) => session::run(session, output).await,
         Command::Ticket(ticket) => ticket::run(ticket, output).await,
+        Command::Pr(pull_request) => pull_request::run(pull_request, output).await,
         Command::Events(events) => event_log::events::run(events, output).await,
         Command::Logs(logs) => event_log::logs::run(logs, output).await,
         Command::Send(send) => inbox::send::run(send, output).await,

@@ -34,6 +34,7 @@ pub mod output;
 mod pages;
 mod project;
 mod providers;
+mod pull_request;
 mod references;
 mod render;
 mod run;

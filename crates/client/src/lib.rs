@@ -2,6 +2,7 @@
 
 mod admin_routes;
 mod backoff;
+mod branch_workflow_routes;
 mod command_stream;
 mod error;
 mod event_socket;

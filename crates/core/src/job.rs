@@ -24,5 +24,7 @@ string_enum! {
         Validate = "validate",
         /// End a continuous run whose time limit has expired.
         ContinuousDeadline = "continuous_deadline",
+        /// Run the next step of the branch workflow that began with the sandbox.
+        BranchWorkflow = "branch_workflow",
     }
 }

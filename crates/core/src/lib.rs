@@ -9,6 +9,7 @@ pub mod agent;
 pub mod agent_status;
 pub mod approval;
 pub mod bounds;
+pub mod branch_workflow;
 pub mod budget;
 pub mod continuous;
 pub mod demo_line;

@@ -147,6 +147,10 @@ pub struct Repo {
     pub base: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// The remote branch that the work is for, and that a pull request is merged into; only with a `url`. By default
+    /// `base` if that is a branch, else the repository's default branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Number of commits of the history that the sandbox gets; only with a `url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000))]

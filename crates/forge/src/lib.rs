@@ -11,6 +11,7 @@
 
 mod author;
 mod branch;
+mod branch_update;
 mod commit_diff;
 mod discovery;
 mod error;
@@ -28,6 +29,7 @@ pub mod worktree;
 
 pub use author::Author;
 pub use branch::{branch_name, free_branch_name, is_valid_ref_name, ticket_branch_name};
+pub use branch_update::{BranchUpdate, MergeConflict, UpdateStrategy};
 pub use commit_diff::CommitRange;
 pub use error::Error;
 pub use plumbing::changes::{ChangeKind, FileChange};

@@ -203,7 +203,7 @@ impl HostRepository {
     }
 
     /// Sets a branch to a commit if it still is at `old`.
-    fn update_branch(&self, name: &str, commit: &str, old: &str) -> Result<Result<(), Error>, Error> {
+    pub(crate) fn update_branch(&self, name: &str, commit: &str, old: &str) -> Result<Result<(), Error>, Error> {
         let command = self.git_command(ACTION, self.limits.lookup_timeout)?;
         let command = command.env("GIT_COMMITTER_NAME", "Atoll").env("GIT_COMMITTER_EMAIL", "atoll@localhost");
         let command = command.args(["update-ref", "-m", "atoll: result of a sandbox", "--", name, commit, old]);

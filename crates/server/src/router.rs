@@ -1,10 +1,10 @@
 //! The map of all routes and their handlers.
 
 use crate::api::{
-    agent_routes, approval_routes, blob_routes, cache_routes, command_routes, diff_routes, event_routes, file_routes,
-    forge_routes, gc_routes, health_routes, image_routes, limit_routes, message_routes, network_routes, project_routes,
-    provider_routes, sandbox_routes, secret_routes, session_routes, snapshot_routes, ticket_routes, token_routes,
-    user_routes, webhook_routes, worker_routes, worktree_routes,
+    agent_routes, approval_routes, blob_routes, branch_workflow_routes, cache_routes, command_routes, diff_routes,
+    event_routes, file_routes, forge_routes, gc_routes, health_routes, image_routes, limit_routes, message_routes,
+    network_routes, project_routes, provider_routes, sandbox_routes, secret_routes, session_routes, snapshot_routes,
+    ticket_routes, token_routes, user_routes, webhook_routes, worker_routes, worktree_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
@@ -88,6 +88,12 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(provider_routes::list_providers))
         .routes(routes!(ticket_routes::create_ticket, ticket_routes::list_tickets))
         .routes(routes!(ticket_routes::read_ticket, ticket_routes::change_ticket, ticket_routes::remove_ticket))
+        .routes(routes!(branch_workflow_routes::start_branch_workflow))
+        .routes(routes!(branch_workflow_routes::finish_branch_workflow))
+        .routes(routes!(branch_workflow_routes::merge_branch_workflow))
+        .routes(routes!(branch_workflow_routes::read_branch_workflow))
+        .routes(routes!(branch_workflow_routes::list_pull_requests))
+        .routes(routes!(branch_workflow_routes::read_pull_request))
         .routes(routes!(project_routes::create_project, project_routes::list_projects))
         .routes(routes!(project_routes::read_project, project_routes::change_project, project_routes::remove_project))
         .routes(routes!(project_routes::list_members))

@@ -22,7 +22,7 @@ use crate::secrets::Secrets;
 use crate::shares::{SharePermit, ShareUsedUp, Shares};
 use crate::terminals::Terminals;
 use atoll_config::Config;
-use atoll_core::id::{ProjectId, SandboxId};
+use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::redact::Redactor;
 use atoll_core::time::Clock;
 use atoll_store::{Store, Tx};
@@ -46,6 +46,8 @@ pub struct App {
     pub sandbox_locks: KeyedLocks<SandboxId>,
     /// Held by the sandbox that runs the set-up of a layer, by the layer's name.
     pub setup_locks: KeyedLocks<String>,
+    /// Held while steps of a session's branch workflow run.
+    pub workflow_locks: KeyedLocks<SessionId>,
     pub metrics: PrometheusHandle,
     /// Identifies this deployment at its providers.
     pub deployment: String,
@@ -142,6 +144,7 @@ impl App {
             terminals: Terminals::default(),
             sandbox_locks: KeyedLocks::default(),
             setup_locks: KeyedLocks::default(),
+            workflow_locks: KeyedLocks::default(),
             metrics: crate::metrics::install_recorder(),
             deployment: parts.deployment,
             default_project: parts.default_project,

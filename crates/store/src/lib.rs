@@ -7,6 +7,7 @@
 pub mod approvals;
 pub mod backup;
 pub mod blobs;
+pub mod branch_workflows;
 pub mod budgets;
 pub mod continuous;
 pub mod error;

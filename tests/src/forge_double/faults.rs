@@ -15,6 +15,8 @@ pub enum Fault {
     BadGateway { requests: u32 },
     /// The next request with this method and end of the path has its effect, but its response is a 502.
     LostResponse { method: &'static str, path_end: &'static str },
+    /// Requests with this method and end of the path have their effect, but get no response until the test ends the fault.
+    HeldResponse { method: &'static str, path_end: &'static str },
 }
 
 #[derive(Debug, Default)]
@@ -51,10 +53,23 @@ impl Faults {
                 Fault::SecondaryRateLimit { .. }
                 | Fault::PrimaryRateLimit { .. }
                 | Fault::BadGateway { .. }
-                | Fault::LostResponse { .. } => {}
+                | Fault::LostResponse { .. }
+                | Fault::HeldResponse { .. } => {}
             }
         }
         None
+    }
+
+    /// True if this operation gets no response.
+    pub fn holds_response(&self, method: &str, path: &str) -> bool {
+        self.0.iter().any(|fault| match fault {
+            Fault::HeldResponse { method: named, path_end } => *named == method && path.ends_with(path_end),
+            Fault::Down
+            | Fault::SecondaryRateLimit { .. }
+            | Fault::PrimaryRateLimit { .. }
+            | Fault::BadGateway { .. }
+            | Fault::LostResponse { .. } => false,
+        })
     }
 
     /// True if the response of this operation gets lost.
@@ -64,7 +79,8 @@ impl Faults {
             Fault::Down
             | Fault::SecondaryRateLimit { .. }
             | Fault::PrimaryRateLimit { .. }
-            | Fault::BadGateway { .. } => false,
+            | Fault::BadGateway { .. }
+            | Fault::HeldResponse { .. } => false,
         };
         match self.0.iter().position(is_meant) {
             Some(place) => {

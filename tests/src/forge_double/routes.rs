@@ -40,12 +40,17 @@ pub(super) async fn serve(state: Arc<Mutex<ForgeState>>, request: Request) -> Re
     let reply = tokio::task::spawn_blocking(move || {
         let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
         let reply = respond(&mut state, &request);
+        let is_held = state.faults.holds_response(&request.method, &request.path);
         let ForgeRequest { method, body, .. } = request;
         let response = reply.body.clone().unwrap_or_default();
         state.requests.push(ReceivedRequest { method, path: uri, status: reply.status, body, response });
-        reply
+        (reply, is_held)
     });
-    let reply = reply.await.unwrap_or_else(|_| ForgeReply::message(500, "the double failed"));
+    let (reply, is_held) = reply.await.unwrap_or_else(|_| (ForgeReply::message(500, "the double failed"), false));
+    if is_held {
+        // Until the client is gone.
+        std::future::pending::<()>().await;
+    }
     let mut response = Response::builder().status(reply.status).header("content-type", "application/json");
     for (name, value) in reply.headers {
         response = response.header(name, value);

@@ -3,6 +3,7 @@
 mod agent_limits;
 mod agents;
 mod bombs;
+mod branch_workflow;
 mod cache_api;
 mod cached_setup;
 mod canary;

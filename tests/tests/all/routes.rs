@@ -93,6 +93,13 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("GET /api/v1/tickets/{id}", "11+++4+333"),
     ("PATCH /api/v1/tickets/{id}", "11++34+333"),
     ("DELETE /api/v1/tickets/{id}", "11++34+333"),
+    ("POST /api/v1/branch-workflow/start", "11++34+333"),
+    ("POST /api/v1/branch-workflow/finish", "11++34+333"),
+    ("POST /api/v1/branch-workflow/merge", "11++34+333"),
+    ("GET /api/v1/branch-workflow/status", "11+++4+333"),
+    ("GET /api/v1/pull-requests", "11+++++333"),
+    // The session of this request has no pull request.
+    ("GET /api/v1/pull-requests/{id}", "1144444333"),
     ("POST /api/v1/projects", "11+3333333"),
     ("GET /api/v1/projects", "11+++++333"),
     ("GET /api/v1/projects/{id}", "11+++4+333"),
@@ -261,9 +268,9 @@ impl RouteTestSetup {
         };
         let mut id = match path.split('/').nth(3) {
             Some("sandboxes") => sandbox.id.clone(),
-            Some("sessions") => sandbox.session.clone(),
+            Some("sessions" | "pull-requests") => sandbox.session.clone(),
             Some("projects") => self.project.clone(),
-            Some("tickets") => {
+            Some("tickets" | "branch-workflow") => {
                 let new = json!({ "title": "x", "project_id": self.project });
                 string_value(&self.admin.post("/tickets", new).await.expect_status(201)["id"])
             }
@@ -301,6 +308,9 @@ impl RouteTestSetup {
         if path.contains("/snapshots/") || path.contains("/caches/{name}") {
             target.push_str(&format!("?project_id={}", self.project));
         }
+        if path.ends_with("/branch-workflow/status") {
+            target.push_str(&format!("?ticket={id}"));
+        }
         if route == "POST /api/v1/images" {
             target.push_str("?name=one");
         }
@@ -327,7 +337,13 @@ impl RouteTestSetup {
         if method == "PUT" && path.ends_with("{sha256}") {
             request = request.body("hello");
         } else if method != "GET" && method != "DELETE" {
-            request = request.json(&self.request_body(path, &worker, &message));
+            let mut body = self.request_body(path, &worker, &message);
+            match path.split('/').next_back() {
+                Some("start") => body["ticket_id"] = id.into(),
+                Some("finish" | "merge") => body["session_id"] = sandbox.session.into(),
+                _ => {}
+            }
+            request = request.json(&body);
         }
         request.send().await.unwrap().status()
     }

@@ -215,6 +215,51 @@ pub const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("git.branch_deleted", r#"{"branch":"feature/ATL-12-add-a-test","previous":"5d6e7f8"}"#),
     (
+        "git.push_flagged",
+        r#"{"branch":"feature/ATL-12-add-a-test","commit":"5d6e7f8","paths":[".github/workflows/ci.yml"],"count":1}"#,
+    ),
+    (
+        "git.pushed",
+        r#"{"branch":"feature/ATL-12-add-a-test","commit":"5d6e7f8","previous":"1a2b3c4","repo":"https://github.com/octo/hello.git"}"#,
+    ),
+    (
+        "git.push_failed",
+        r#"{"branch":"feature/ATL-12-add-a-test","step":"push","code":"push_declined","detail":"the remote repository refused the push: commits need a ticket in their message"}"#,
+    ),
+    (
+        "git.branch_updated",
+        r#"{"branch":"feature/ATL-12-add-a-test","commit":"5d6e7f8","previous":"1a2b3c4","base":"9a0b1c2","method":"merge"}"#,
+    ),
+    (
+        "git.conflict",
+        r#"{"branch":"feature/ATL-12-add-a-test","commit":"5d6e7f8","base":"9a0b1c2","paths":["src/lib.rs"]}"#,
+    ),
+    (
+        "git.pr_created",
+        r#"{"number":7,"url":"https://github.com/octo/hello/pull/7","title":"[ATL-12] Add a test","branch":"feature/ATL-12-add-a-test","base":"main"}"#,
+    ),
+    (
+        "git.pr_updated",
+        r#"{"number":7,"url":"https://github.com/octo/hello/pull/7","title":"[ATL-12] Add a test","branch":"feature/ATL-12-add-a-test","base":"main"}"#,
+    ),
+    (
+        "git.pr_failed",
+        r#"{"branch":"feature/ATL-12-add-a-test","step":"pull_request","code":"forge_unavailable","detail":"the forge is unavailable: status 503","retry_s":4}"#,
+    ),
+    (
+        "git.merge_waiting",
+        r#"{"number":7,"url":"https://github.com/octo/hello/pull/7","reason":"checks are still running"}"#,
+    ),
+    (
+        "git.merge_completed",
+        r#"{"number":7,"url":"https://github.com/octo/hello/pull/7","branch":"feature/ATL-12-add-a-test","commit":"5d6e7f8"}"#,
+    ),
+    (
+        "git.merge_failed",
+        r#"{"branch":"feature/ATL-12-add-a-test","step":"merge","code":"merge_refused","detail":"a review requests changes"}"#,
+    ),
+    ("git.branch_removed", r#"{"branch":"feature/ATL-12-add-a-test","previous":"5d6e7f8"}"#),
+    (
         "secrets.exposed",
         r#"{"text":"in the sandbox: NPM_TOKEN as $NPM_TOKEN","secrets":[{"name":"NPM_TOKEN","variable":"NPM_TOKEN"}]}"#,
     ),

@@ -1,5 +1,6 @@
 //! Sentences for events that neither the run view nor the readable log shows in a form of its own. Pure.
 
+use super::branch_workflow_fact::describe_workflow_event;
 use super::plain_value::describe_value;
 use super::tool_input::describe_input;
 use super::{approval, time};
@@ -24,11 +25,11 @@ pub struct Fact {
 }
 
 impl Fact {
-    fn note(head: impl Into<String>) -> Self {
+    pub(super) fn note(head: impl Into<String>) -> Self {
         Self { head: head.into(), ..Self::default() }
     }
 
-    fn warning(head: impl Into<String>) -> Self {
+    pub(super) fn warning(head: impl Into<String>) -> Self {
         Self { is_warning: true, ..Self::note(head) }
     }
 
@@ -120,7 +121,7 @@ pub fn describe_fact(event: &LogEvent) -> Option<Fact> {
             Fact::warning(join_detail("the server rejected an event of the worker", &rejection.detail))
         }
         EventData::Unknown { event_type, data } => describe_unknown(event, event_type, data.get()),
-        _ => return None,
+        data => return describe_workflow_event(data),
     })
 }
 

@@ -1,6 +1,7 @@
 //! Renders responses and events for people. All untrusted text is escaped by `text` before it reaches a terminal.
 
 pub mod approval;
+mod branch_workflow_fact;
 pub mod continuous;
 pub mod cost;
 pub mod event_line;

@@ -1,6 +1,7 @@
 //! The settings of a sandbox as flags: one list for `atoll run`, `atoll sandbox new` and `atoll project set`.
 
 mod agent_flags;
+mod git_flags;
 mod limit_flags;
 mod network_flags;
 mod sandbox_flags;
@@ -15,6 +16,7 @@ use agent_flags::AgentFlags;
 use atoll_api::NewSandbox;
 use atoll_core::id::ProjectId;
 use atoll_providers::capabilities_of;
+use git_flags::GitFlags;
 use limit_flags::LimitFlags;
 use network_flags::NetworkFlags;
 use sandbox_flags::SandboxFlags;
@@ -27,6 +29,8 @@ use std::path::{Path, PathBuf};
 pub struct SettingFlags {
     #[command(flatten)]
     sandbox: SandboxFlags,
+    #[command(flatten)]
+    git: GitFlags,
     #[command(flatten)]
     agent: AgentFlags,
     #[command(flatten)]
@@ -45,8 +49,9 @@ impl SettingFlags {
 
     /// A request for a sandbox in this repository, unless `--repo` names another one.
     pub fn to_request_in(&self, repository: Option<&Path>) -> Result<NewSandbox> {
-        let Self { sandbox, agent, network, services, limits } = self;
-        Self::build_request(repository, sandbox, agent, network, services, limits)
+        let Self { sandbox, git, agent, network, services, limits } = self;
+        let request = Self::build_request(repository, sandbox, agent, network, services, limits)?;
+        Ok(NewSandbox { git: git.settings(), ..request })
     }
 
     fn build_request(
@@ -87,6 +92,7 @@ impl SettingFlags {
             mcp: agent.mcp.clone(),
             secrets: (!sandbox.secrets.is_empty()).then(|| sandbox.secrets.clone()),
             services: services.settings(),
+            // `to_request_in` sets it: a worktree has no branch to publish.
             git: None,
             // One command sets each of these in its own way.
             prompt: None,
@@ -156,7 +162,7 @@ pub struct PlacementFlags {
     #[arg(long, value_name = "ID")]
     pub project: Option<ProjectId>,
     /// Start with an empty workspace, not with the repository of this directory
-    #[arg(long, help_heading = "Sandbox", conflicts_with_all = ["repo", "base", "branch", "depth"])]
+    #[arg(long, help_heading = "Sandbox", conflicts_with_all = ["repo", "base", "branch", "depth", "target"])]
     pub no_repo: bool,
     /// Continue this session, with its conversation and branch
     #[arg(long, value_name = "SESSION")]

@@ -21,6 +21,9 @@ pub struct SandboxFlags {
     /// Name of the result branch [default: from the title]
     #[arg(long, value_name = "NAME")]
     pub branch: Option<String>,
+    /// Remote branch that a pull request is merged into, for a URL [default: the base, or the default branch]
+    #[arg(long, value_name = "BRANCH")]
+    pub target: Option<String>,
     /// Export the results at the end [default: as the mode says]
     #[arg(long, value_name = "BOOL")]
     pub deliver: Option<bool>,
@@ -75,14 +78,14 @@ impl SandboxFlags {
     /// The repository of `--repo` or the default one.
     pub fn repository(&self, default: Option<&Path>) -> Result<Option<Repo>> {
         let Some(directory) = self.repo.as_deref().or(default) else {
-            if self.base.is_some() || self.branch.is_some() || self.depth.is_some() {
-                return Err(Failure::input("--base, --branch and --depth need a repository")
+            if self.base.is_some() || self.branch.is_some() || self.depth.is_some() || self.target.is_some() {
+                return Err(Failure::input("--base, --branch, --depth and --target need a repository")
                     .with_hint("Name it with --repo PATH|URL, or run the command in it."));
             }
             return Ok(None);
         };
-        let (base, branch, depth) = (self.base.clone(), self.branch.clone(), self.depth);
-        Ok(Some(Repo { base, branch, depth, ..parse_repository(directory)? }))
+        let (base, branch, target) = (self.base.clone(), self.branch.clone(), self.target.clone());
+        Ok(Some(Repo { base, branch, target, depth: self.depth, ..parse_repository(directory)? }))
     }
 
     /// The set-up of the request; `None` without any flag.

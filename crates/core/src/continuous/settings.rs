@@ -19,9 +19,9 @@ string_enum! {
         Clean = "clean",
         /// There is at least one new commit.
         Committed = "committed",
-        /// The branch's upstream has the last commit.
+        /// The remote repository has the work: the server pushes it.
         Pushed = "pushed",
-        /// There is a pull request for the branch.
+        /// There is a pull request for the work: the server opens it.
         PullRequest = "pull_request",
     }
 }

@@ -178,7 +178,15 @@ impl Mirror {
 
     /// True if the remote has the name as a branch.
     pub fn has_branch(&self, name: &str) -> Result<bool, Error> {
-        Ok(is_valid_ref_name(name) && self.repository()?.commit_of(&format!("{REMOTE_PREFIX}{name}"))?.is_some())
+        Ok(self.remote_branch(name)?.is_some())
+    }
+
+    /// The commit of the remote's branch at the last fetch.
+    pub fn remote_branch(&self, name: &str) -> Result<Option<String>, Error> {
+        if !is_valid_ref_name(name) {
+            return Ok(None);
+        }
+        self.repository()?.commit_of(&format!("{REMOTE_PREFIX}{name}"))
     }
 
     fn is_published(&self, repository: &HostRepository, commit: &str) -> Result<bool, Error> {

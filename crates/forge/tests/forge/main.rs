@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod branch_update;
 mod fixture;
 #[path = "../../../../tests/src/git_server.rs"]
 #[allow(dead_code, reason = "the end-to-end tests use more of it")]

@@ -5,6 +5,7 @@
 pub mod agent_routes;
 pub mod approval_routes;
 pub mod blob_routes;
+pub mod branch_workflow_routes;
 pub mod cache_routes;
 pub mod command_routes;
 pub mod diff_routes;

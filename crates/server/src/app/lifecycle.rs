@@ -1,6 +1,6 @@
 //! Applies triggers to a sandbox: the state machine's step, the row, the event and the jobs, in one transaction.
 
-use super::{Work, continuous, fence};
+use super::{Work, branch_workflow, continuous, fence};
 use crate::problem::Result;
 use atoll_api::events::{EventData, SandboxPending, SandboxTransition, WorkerLost};
 use atoll_core::agent_status::Signal;
@@ -244,6 +244,9 @@ pub async fn complete_if_worker_left(
 /// Continues after the worker flushed: schedules the results job, or completes the sandbox.
 pub async fn finish_flush(work: &mut Work<'_>, session: &mut SessionRow, sandbox: &mut SandboxRow) -> Result<()> {
     if sandbox.results != ResultsState::Pending {
+        if branch_workflow::holds_sandbox(work.tx, sandbox).await? {
+            return Ok(());
+        }
         return apply_trigger(work, session, sandbox, Trigger::ResultsExported, None, None).await;
     }
     jobs::cancel_job(work.tx, JobKind::FlushGrace, sandbox.id).await?;

@@ -5,7 +5,7 @@
 
 use super::branch_export::{self, ExportError, ExportedWork, WorkspaceUse};
 use super::lifecycle::delivers_results;
-use super::targets::{SandboxTarget, find_sandbox, find_target};
+use super::targets::{SandboxTarget, find_sandbox, find_target_of};
 use crate::auth::access::CanWork;
 use crate::keyed_locks::run_to_completion;
 use crate::problem::{Code, Problem, Result};
@@ -32,19 +32,24 @@ const MAX_TOOL_EVENTS: usize = 500;
 
 /// Exports the current work of a running sandbox. Does nothing if the sandbox has no repository or has ended meanwhile.
 pub async fn export_live_results(app: Arc<App>, access: CanWork<SandboxId>) -> Result<()> {
+    export_current_work(app, access.id).await
+}
+
+/// Like `export_live_results`, for the server itself.
+pub async fn export_current_work(app: Arc<App>, id: SandboxId) -> Result<()> {
     run_to_completion(async move {
         let deadline = Instant::now() + TOOL_WAIT;
         loop {
-            wait_for_tool_boundary(&app, access.id, deadline).await?;
-            let _lock = app.sandbox_locks.lock(access.id).await;
-            let target = find_target(&app, &access).await?;
+            wait_for_tool_boundary(&app, id, deadline).await?;
+            let _lock = app.sandbox_locks.lock(id).await;
+            let target = find_target_of(&app, id).await?;
             if target.row.state != SandboxState::Running
                 || !delivers_results(&target.row, &target.provider.capabilities())
             {
                 return Ok(());
             }
             if let Some(exported) = export_paused(&app, &target).await? {
-                return record_live_export(&app, access.id, exported).await;
+                return record_live_export(&app, id, exported).await;
             }
         }
     })

@@ -6,6 +6,7 @@
 pub mod approvals;
 pub mod blob_transfer;
 pub mod branch_export;
+pub mod branch_workflow;
 pub mod caches;
 pub mod commands;
 pub mod continuous;

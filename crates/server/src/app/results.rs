@@ -3,7 +3,7 @@
 use super::row_wait::wait_for_row;
 use super::targets::load_sandbox;
 use super::views::load_sandbox_view;
-use super::{Work, continuous, lifecycle, live_results, pausing};
+use super::{Work, branch_workflow, continuous, lifecycle, live_results, pausing};
 use crate::auth::access::CanWork;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
@@ -67,12 +67,15 @@ pub async fn start_results_export(work: &mut Work<'_>, id: SandboxId, actor: Str
             let code = sandbox.reason.as_ref().map(|reason| reason.code.clone()).unwrap_or_default();
             let results_had_failed = code.starts_with("results_");
             let recover = Trigger::Recover { results_had_failed };
+            let failed = sandbox.clone();
             lifecycle::apply_trigger(work, &mut session, &mut sandbox, recover, None, Some(actor.clone())).await?;
             // An earlier version could mark results as lost while their files existed.
             if matches!(sandbox.results, ResultsState::Pending | ResultsState::Lost) {
                 sandbox.results = ResultsState::Pending;
                 sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
                 lifecycle::finish_flush(work, &mut session, &mut sandbox).await?;
+            } else if branch_workflow::retry_publication(work, &failed).await? {
+                jobs::cancel_job(work.tx, JobKind::FlushGrace, id).await?;
             } else {
                 sandbox.results = ResultsState::Taken;
                 lifecycle::apply_trigger(work, &mut session, &mut sandbox, Trigger::ResultsExported, None, Some(actor))

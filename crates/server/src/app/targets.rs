@@ -53,7 +53,12 @@ const fn is_starting(row: &SandboxRow) -> bool {
 
 /// The sandbox at its provider, if its files still exist.
 pub async fn find_target(app: &App, access: &Access<SandboxId, impl Permission>) -> Result<SandboxTarget> {
-    let row = load_sandbox(app, access).await?;
+    find_target_of(app, access.id).await
+}
+
+/// Like `find_target`, without an access check, for work of the server itself.
+pub async fn find_target_of(app: &App, id: SandboxId) -> Result<SandboxTarget> {
+    let row = find_sandbox(app, id).await?;
     let Some(id) = row.provider_id.clone() else { return Err(absence_problem(&row)) };
     let provider = app.providers()?.get(row.provider);
     Ok(SandboxTarget { row, provider, id: ProviderId(id) })

@@ -33,7 +33,7 @@ pub async fn apply_ticket(app: &App, caller: Caller, id: TicketId, new: &mut New
             Ok((ticket, session))
         })
         .await?;
-    check_not_blocked(&ticket)?;
+    require_unblocked(&ticket)?;
     let session = session.filter(|session| session.state == SessionState::Open).map(|session| session.id);
     if let (Some(named), Some(own)) = (new.session_id, session)
         && named != own
@@ -47,7 +47,7 @@ pub async fn apply_ticket(app: &App, caller: Caller, id: TicketId, new: &mut New
     Ok(ticket)
 }
 
-fn check_not_blocked(ticket: &TicketRow) -> Result<()> {
+pub fn require_unblocked(ticket: &TicketRow) -> Result<()> {
     if ticket.is_blocked {
         let detail =
             format!("{} is blocked; release it with `atoll ticket set {} --blocked false`", ticket.key, ticket.key);
@@ -81,7 +81,7 @@ pub fn choose_ticket_branch(ticket: &TicketRow, requested: Option<String>) -> Re
 /// Moves a ticket to `building` and gives it the session. The caller holds the session's lock.
 pub async fn start_ticket(work: &mut Work<'_>, id: TicketId, session: SessionId) -> Result<()> {
     let mut ticket = lock_ticket(work, id).await?;
-    check_not_blocked(&ticket)?;
+    require_unblocked(&ticket)?;
     ticket.session_id = Some(session);
     ticket.status = ticket.status.after_step(TicketStep::Start);
     ticket.updated_at = work.now;

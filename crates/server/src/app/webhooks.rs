@@ -3,7 +3,7 @@
 use super::inbox::{self, MessageDraft};
 use super::messages::queue_for_session;
 use super::sessions::lock_session;
-use super::{Work, lifecycle, ticket_work};
+use super::{Work, branch_workflow, lifecycle, ticket_work};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_api::events::{
@@ -84,6 +84,7 @@ async fn process_webhook(work: &mut Work<'_>, id: SessionId, webhook: Webhook) -
         | BranchChange::Pushed { .. }
         | BranchChange::Deleted { .. } => {}
     }
+    branch_workflow::wake_workflow(work, id).await?;
     let informs = sandbox.settings.git.is_some_and(|git| git.webhook_messages == Some(true));
     if let Some(content) = describe_message(&webhook).filter(|_| informs && session.state == SessionState::Open) {
         let draft = MessageDraft {

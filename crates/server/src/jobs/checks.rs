@@ -1,7 +1,10 @@
 //! Runs the checks of continuous mode as commands in the sandbox.
 
 use super::sandbox_command::{CommandResult, CommandTarget, RunningCommand, command_spec};
+use crate::app::branch_workflow::published_work::check_published;
 use crate::app::lifecycle::delivers_results;
+use crate::state::App;
+use atoll_core::branch_workflow::WorkflowGoal;
 use atoll_core::continuous::check::{CheckResult, OUTPUT_TAIL_BYTES, verdict_of_exit};
 use atoll_core::continuous::{CheckVerdict, Continuous, Requirement};
 use atoll_core::provider::{CommandExit, Error, ExecCommand};
@@ -13,13 +16,17 @@ const ROUND_TIMEOUT: Duration = Duration::from_secs(50 * 60);
 const GIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs all checks. An error is transient and worth a retry.
-pub(super) async fn run_checks(target: &CommandTarget, row: &SandboxRow) -> Result<Vec<CheckResult>, String> {
+pub(super) async fn run_checks(
+    app: &App,
+    target: &CommandTarget,
+    row: &SandboxRow,
+) -> Result<Vec<CheckResult>, String> {
     let settings = row.settings.continuous.clone().unwrap_or_default();
     let began = Instant::now();
     let mut results = Vec::new();
     // Requirements come first: commands can leave files in the working tree.
     for requirement in settings.requirements(delivers_results(row, &target.provider.capabilities())) {
-        results.push(check_requirement(target, row, requirement).await?);
+        results.push(check_requirement(app, target, row, requirement).await?);
     }
     for check in settings.checks.iter().flatten() {
         let left = ROUND_TIMEOUT.saturating_sub(began.elapsed());
@@ -87,6 +94,7 @@ async fn run_command(target: &CommandTarget, command: ExecCommand, timeout: Dura
 }
 
 async fn check_requirement(
+    app: &App,
     target: &CommandTarget,
     row: &SandboxRow,
     requirement: Requirement,
@@ -100,10 +108,8 @@ async fn check_requirement(
         (Requirement::Committed, None) => {
             return Ok(unknown_check(name, "the sandbox has no repository to compare with"));
         }
-        (Requirement::Pushed, _) => to_strings(&["status", "--porcelain=v2", "--branch", "--untracked-files=no"]),
-        (Requirement::PullRequest, _) => {
-            return Ok(unknown_check(name, "this version of Atoll cannot check for pull requests"));
-        }
+        (Requirement::Pushed, _) => return check_publication(app, row, name, WorkflowGoal::Push).await,
+        (Requirement::PullRequest, _) => return check_publication(app, row, name, WorkflowGoal::PullRequest).await,
     };
     let ran = match run_git(target, &arguments).await {
         Ok(ran) => ran,
@@ -111,12 +117,25 @@ async fn check_requirement(
     };
     let (verdict, detail) = match (ran.exit, requirement) {
         (CommandExit::Exited { code: 0 }, Requirement::Clean) => judge_clean(&ran.output),
-        (CommandExit::Exited { code: 0 }, Requirement::Committed) => judge_committed(&ran.output),
-        (CommandExit::Exited { code: 0 }, Requirement::Pushed | Requirement::PullRequest) => judge_pushed(&ran.output),
+        (CommandExit::Exited { code: 0 }, Requirement::Committed | Requirement::Pushed | Requirement::PullRequest) => {
+            judge_committed(&ran.output)
+        }
         (exit, _) => (CheckVerdict::Unknown, format!("git failed: {}", verdict_of_exit(exit).1)),
     };
     let output = if verdict == CheckVerdict::Passed { String::new() } else { ran.output };
     Ok(CheckResult { name, verdict, exit: Some(ran.exit), detail, output, duration_ms: elapsed_ms(began) })
+}
+
+/// Publishes the work: an agent cannot push, because its sandbox has no credentials.
+async fn check_publication(
+    app: &App,
+    row: &SandboxRow,
+    name: String,
+    goal: WorkflowGoal,
+) -> Result<CheckResult, String> {
+    let began = Instant::now();
+    let (verdict, detail) = check_published(app, row, goal).await.map_err(|problem| problem.detail)?;
+    Ok(CheckResult { name, verdict, exit: None, detail, output: String::new(), duration_ms: elapsed_ms(began) })
 }
 
 fn to_strings(words: &[&str]) -> Vec<String> {
@@ -145,19 +164,6 @@ fn judge_committed(output: &str) -> (CheckVerdict, String) {
     }
 }
 
-/// Reads the output of `git status --porcelain=v2 --branch`.
-fn judge_pushed(output: &str) -> (CheckVerdict, String) {
-    let header = |name: &str| output.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let Some(upstream) = header("# branch.upstream ") else {
-        return (CheckVerdict::Unknown, "the branch has no upstream in the sandbox to compare it with".to_owned());
-    };
-    match header("# branch.ab ").and_then(|counts| counts.split(' ').next()) {
-        Some("+0") => (CheckVerdict::Passed, format!("{upstream} has the last commit")),
-        Some(ahead) => (CheckVerdict::Failed, format!("{upstream} lacks {} commits", ahead.trim_start_matches('+'))),
-        None => (CheckVerdict::Unknown, format!("git could not compare it with {upstream}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,11 +175,5 @@ mod tests {
         assert_eq!(judge_committed("2\n").0, CheckVerdict::Passed);
         assert_eq!(judge_committed("0\n").0, CheckVerdict::Failed);
         assert_eq!(judge_committed("fatal").0, CheckVerdict::Unknown);
-        let branch = "# branch.oid 1\n# branch.head work\n";
-        let upstream = format!("{branch}# branch.upstream origin/work\n");
-        assert_eq!(judge_pushed(branch).0, CheckVerdict::Unknown);
-        assert_eq!(judge_pushed(&upstream).0, CheckVerdict::Unknown);
-        assert_eq!(judge_pushed(&format!("{upstream}# branch.ab +0 -0\n")).0, CheckVerdict::Passed);
-        assert_eq!(judge_pushed(&format!("{upstream}# branch.ab +2 -0\n")).0, CheckVerdict::Failed);
     }
 }

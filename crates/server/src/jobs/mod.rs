@@ -1,5 +1,6 @@
 //! Background jobs: stored work and deadlines. Each server has one runner.
 
+pub(crate) mod branch_workflow;
 pub(crate) mod budgets;
 mod checkout_layer;
 mod checks;
@@ -156,6 +157,7 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
         JobKind::EndDrain => deadline::end_drain(app, &job).await,
         JobKind::Validate => validate::validate_work(app, &job).await,
         JobKind::ContinuousDeadline => deadline::end_continuous(app, &job).await,
+        JobKind::BranchWorkflow => branch_workflow::run_job(app, &job).await,
     };
     let (id, claim) = (job.id, job.claim);
     if matches!(done, Ok(JobOutcome::Finished | JobOutcome::Deleted)) {

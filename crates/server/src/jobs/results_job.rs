@@ -2,7 +2,7 @@
 
 use super::{JobOutcome, back_off};
 use crate::app::branch_export::{ExportError, ExportedWork, RESULTS_LOST, WorkspaceUse, export_branch, record_export};
-use crate::app::{lifecycle, ticket_work};
+use crate::app::{branch_workflow, lifecycle, ticket_work};
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
 use crate::state::App;
@@ -79,6 +79,13 @@ async fn record_results(app: &App, row: &SandboxRow, exported: ExportedWork) -> 
             None => {
                 ticket_work::move_ticket(work, session.id, TicketStep::ExportResults).await?;
                 sandbox.results = ResultsState::Taken;
+                let has_commits = matches!(exported.outcome, ImportOutcome::Branch(_));
+                let is_ending = sandbox.state == SandboxState::Completing;
+                if is_ending && branch_workflow::publish_results(work, &session, &sandbox, has_commits).await? {
+                    // The sandbox ends when the branch is published.
+                    sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
+                    return Ok(JobOutcome::Finished);
+                }
                 (Trigger::ResultsExported, None)
             }
         };

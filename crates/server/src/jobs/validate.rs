@@ -47,7 +47,7 @@ pub(crate) async fn validate_work(app: &Arc<App>, job: &Job) -> Result<JobOutcom
     let sandbox = ProviderId(row.provider_id.clone().unwrap_or_default());
     let target = CommandTarget { provider: app.providers()?.get(row.provider), sandbox };
     let mut states = app.hub.subscribe_states();
-    let running_checks = checks::run_checks(&target, &row);
+    let running_checks = checks::run_checks(app, &target, &row);
     tokio::pin!(running_checks);
     let results = loop {
         tokio::select! {

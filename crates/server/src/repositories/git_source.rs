@@ -101,6 +101,25 @@ impl GitSource {
         }
     }
 
+    /// The remote branch that the work is for: the requested one, else `base` if it is a branch, else the default branch.
+    pub(super) fn choose_target(
+        &self,
+        requested: Option<String>,
+        base: Option<&str>,
+    ) -> std::result::Result<Option<String>, RemoteError> {
+        let Self::Remote(remote) = self else { return Ok(None) };
+        let mirror = &remote.mirror;
+        match (requested, base) {
+            (Some(target), _) if mirror.has_branch(&target)? => Ok(Some(target)),
+            (Some(target), _) => Err(RemoteError::BranchMissing {
+                url: mirror.url().to_string(),
+                base: target.chars().take(100).collect(),
+            }),
+            (None, Some(base)) if mirror.has_branch(base)? => Ok(Some(base.to_owned())),
+            (None, _) => Ok(mirror.default_branch()?),
+        }
+    }
+
     /// Makes sure that the base commit is there and stays for the sandbox.
     pub(super) fn hold_commit(&self, sandbox: SandboxId, base: Option<&str>) -> std::result::Result<(), RemoteError> {
         match self {

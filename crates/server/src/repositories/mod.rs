@@ -3,11 +3,13 @@
 //!
 //! `GitSource` is the repository: a directory of this machine, or the mirror of a URL.
 
+mod branch_repository;
 mod git_credentials;
 mod git_reports;
 mod git_source;
 mod scratch_dir;
 
+pub use branch_repository::BranchRepository;
 pub use git_reports::{git_error_code, git_error_text, git_report_texts};
 pub use git_source::{GitSource, parse_url};
 pub use scratch_dir::ScratchDir;
@@ -47,7 +49,8 @@ pub async fn resolve_repository(
         let base = source.resolve_base(repo.base.as_deref())?;
         let branch = repo.branch.clone().unwrap_or_else(|| atoll_forge::branch_name(&prefix, &title));
         let taken_branches = source.open()?.list_taken_branches()?;
-        Ok(ResolvedRepository { repo: Repo { base: Some(base), branch: Some(branch), ..repo }, taken_branches })
+        let target = source.choose_target(repo.target.clone(), repo.base.as_deref())?;
+        Ok(ResolvedRepository { repo: Repo { base: Some(base), branch: Some(branch), target, ..repo }, taken_branches })
     })
     .await
 }

@@ -11,9 +11,10 @@
 mod agent_settings;
 mod request_checks;
 
-pub use request_checks::{check_default_repo, check_defaults};
+pub use request_checks::{check_default_repo, check_defaults, check_repo};
 
 use super::Work;
+use super::branch_workflow;
 use super::services::check_support;
 use super::ticket_work::{apply_ticket, choose_ticket_branch};
 use crate::auth::Caller;
@@ -31,7 +32,7 @@ use atoll_store::projects::{self, ProjectRow};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
 use atoll_store::tickets::TicketRow;
-use request_checks::{check_maximum, check_repo, check_request, lower_to_maximum};
+use request_checks::{check_maximum, check_request, lower_to_maximum};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -265,6 +266,8 @@ pub async fn plan_next_sandbox(
 async fn continue_branch(work: &mut Work<'_>, session: &SessionRow, last: &SandboxRow, repo: &mut Repo) -> Result<()> {
     if let Some(branch) = &session.branch {
         repo.branch = Some(branch.clone());
+        // The branch may have got newer commits of its base.
+        repo.base = branch_workflow::find_base(work.tx, session.id).await?.or(repo.base.take());
         return Ok(());
     }
     let parents_branch = repo.branch.clone().filter(|_| last.session_id != session.id);

@@ -6,6 +6,7 @@ use crate::problem::{Problem, Result};
 use crate::repositories::parse_url;
 use atoll_api::NewSandbox;
 use atoll_core::bounds;
+use atoll_core::git_settings::Publication;
 use atoll_core::protected_paths;
 use atoll_core::provider::Capabilities;
 use atoll_core::reference::check_sandbox_name;
@@ -90,7 +91,10 @@ pub fn check_repo(repo: &Repo, caller: &Caller) -> Result<()> {
         Some(depth) => bounds::check_amount("repo.depth", f64::from(depth), f64::from(MAX_DEPTH))?,
         None => {}
     }
-    for (field, name) in [("repo.base", &repo.base), ("repo.branch", &repo.branch)] {
+    if repo.target.is_some() && repo.path.is_some() {
+        return Err(Problem::invalid("repo.target: needs a `url`"));
+    }
+    for (field, name) in [("repo.base", &repo.base), ("repo.branch", &repo.branch), ("repo.target", &repo.target)] {
         if let Some(name) = name {
             bounds::check_line(field, name, 255)?;
             if name.starts_with('-') || name.contains("..") || name.contains(char::is_whitespace) {
@@ -164,8 +168,22 @@ pub fn check_request(new: &NewSandbox, caller: &Caller) -> Result<()> {
         setup.check_bounds()?;
         setup.network.as_ref().map_or(Ok(()), crate::app::network::check_network)?;
     }
+    check_publication(new)?;
     atoll_core::service::check_services(new.services.as_deref().unwrap_or_default())?;
     new.repo.as_ref().map_or(Ok(()), |repo| check_repo(repo, caller))
+}
+
+/// Rejects a publication that the request's own repository does not allow. A project's setting has no effect on a directory.
+fn check_publication(new: &NewSandbox) -> Result<()> {
+    let git = new.git.unwrap_or_default();
+    let publishes = git.publish.is_some_and(|publish| publish != Publication::None);
+    if publishes && new.repo.as_ref().is_some_and(|repo| repo.path.is_some()) {
+        return Err(Problem::invalid("git.publish: needs repo.url; the branch of a directory stays in the directory"));
+    }
+    if git.merge == Some(true) && git.publish.is_some_and(|publish| publish != Publication::PullRequest) {
+        return Err(Problem::invalid("git.merge: needs `git.publish: pull_request`"));
+    }
+    Ok(())
 }
 
 /// Checks a project's defaults: a request without the fields that belong to one sandbox.
