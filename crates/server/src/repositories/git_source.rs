@@ -23,7 +23,7 @@ pub enum GitSource {
 #[derive(Debug, Clone)]
 pub struct RemoteSource {
     pub mirror: Mirror,
-    credential: RemoteCredential,
+    pub(super) credential: RemoteCredential,
     max_age: Duration,
 }
 

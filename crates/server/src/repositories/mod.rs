@@ -3,11 +3,15 @@
 //!
 //! `GitSource` is the repository: a directory of this machine, or the mirror of a URL.
 
+mod checkout_contents;
 mod git_credentials;
 mod git_reports;
 mod git_source;
+mod large_files;
 mod scratch_dir;
+mod submodules;
 
+pub use checkout_contents::CheckoutContents;
 pub use git_reports::{git_error_code, git_error_text, git_report_texts};
 pub use git_source::{GitSource, parse_url};
 pub use scratch_dir::ScratchDir;
@@ -23,6 +27,7 @@ use git_source::run_blocking;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 
 /// A repository with its base commit and the names that its new branch cannot have.
 pub struct ResolvedRepository {
@@ -41,8 +46,18 @@ pub async fn resolve_repository(
 ) -> Result<ResolvedRepository> {
     let source = GitSource::connect(app, project, &repo).await?;
     let prefix = app.config.git.branch_prefix.clone();
+    let (resolved, requested) = (source.clone(), repo.clone());
+    let base = run_blocking(move || {
+        let base = resolved.resolve_base(requested.base.as_deref())?;
+        resolved.open()?.check_directories(&base, &requested.sparse)?;
+        Ok(base)
+    })
+    .await?;
+    if repo.submodules || repo.lfs {
+        // A failure is an error of the request, and the job finds everything on this machine.
+        CheckoutContents::fetch(app, project, &source, &repo, &base).await?;
+    }
     run_blocking(move || {
-        let base = source.resolve_base(repo.base.as_deref())?;
         let branch = repo.branch.clone().unwrap_or_else(|| atoll_forge::branch_name(&prefix, &title));
         let taken_branches = source.open()?.list_taken_branches()?;
         Ok(ResolvedRepository { repo: Repo { base: Some(base), branch: Some(branch), ..repo }, taken_branches })
@@ -83,7 +98,7 @@ pub struct PreparedRepository {
     pub source: RepositorySource,
     /// Number of files with uncommitted changes.
     pub uncommitted: u64,
-    pub submodules: Vec<String>,
+    pub contents: CheckoutContents,
     /// True if all objects of the history are there, so that the checkout can become a layer.
     pub is_complete: bool,
     origin: GitSource,
@@ -102,21 +117,21 @@ pub async fn prepare_repository(
     let (prepared, base) = (origin.clone(), repo.base.clone());
     run_blocking(move || prepared.hold_commit(sandbox, base.as_deref())).await?;
     let scratch = ScratchDir::new(app, sandbox).map_err(|error| scratch_problem(&error))?;
-    let (Some(base), Some(branch)) = (repo.base, repo.branch) else {
+    let (Some(base), Some(branch)) = (repo.base.clone(), repo.branch.clone()) else {
         return Err(Problem::internal("a repository without its commit"));
     };
     let (opened, bundle) = (origin.clone(), scratch.path("source"));
-    let (source, uncommitted, submodules, is_complete) = run_blocking(move || {
+    let settings = repo.clone();
+    let (source, uncommitted, is_complete) = run_blocking(move || {
         let found = opened.open()?;
         // If the session's branch was deleted, start again from the base.
         let commit = earlier.and_then(|revision| found.resolve_base(&revision).ok()).unwrap_or(base);
-        let (uncommitted, submodules) = (found.count_uncommitted_files()?, found.list_submodules(&commit)?);
-        let author = git_author(&found);
-        let source = RepositorySource { bundle, layer_commit: None, store_as: None, commit, branch, author };
-        Ok((source, uncommitted, submodules, found.is_complete()?))
+        let source = new_source(bundle, commit, branch, git_author(&found), &settings);
+        Ok((source, found.count_uncommitted_files()?, found.is_complete()?))
     })
     .await?;
-    Ok(PreparedRepository { source, uncommitted, submodules, is_complete, origin, scratch })
+    let contents = CheckoutContents::fetch(app, project, &origin, &repo, &source.commit).await?;
+    Ok(PreparedRepository { source, uncommitted, contents, is_complete, origin, scratch })
 }
 
 impl PreparedRepository {
@@ -140,7 +155,10 @@ impl PreparedRepository {
             }
         })
         .await?;
-        Ok(RepositorySource { layer_commit, ..self.source.clone() })
+        // A layer that is at the commit has its parts.
+        let is_there = layer_commit.as_ref() == Some(&self.source.commit);
+        let parts = if is_there { None } else { self.contents.write_parts(&self.scratch).await? };
+        Ok(RepositorySource { layer_commit, parts, ..self.source.clone() })
     }
 }
 
@@ -172,17 +190,31 @@ pub async fn bundle_commit(
     let origin = origin.clone();
     let bundle = scratch.path("source");
     let file = scratch.create("source").map_err(|error| scratch_problem(&error))?;
-    let (Some(commit), Some(branch)) = (repo.base, repo.branch) else {
+    let (Some(commit), Some(branch)) = (repo.base.clone(), repo.branch.clone()) else {
         return Err(Problem::internal("a repository without its commit"));
     };
     run_blocking(move || {
         let found = origin.open()?;
         let commit = earlier.and_then(|revision| found.resolve_base(&revision).ok()).unwrap_or(commit);
         found.write_bundle(&commit, file)?;
-        let author = git_author(&found);
-        Ok(RepositorySource { bundle, layer_commit: None, store_as: None, commit, branch, author })
+        Ok(new_source(bundle, commit, branch, git_author(&found), &repo))
     })
     .await
+}
+
+fn new_source(bundle: PathBuf, commit: String, branch: String, author: Author, repo: &Repo) -> RepositorySource {
+    let (sparse_dirs, uses_lfs) = (repo.sparse.clone(), repo.lfs);
+    RepositorySource {
+        bundle,
+        parts: None,
+        sparse_dirs,
+        uses_lfs,
+        layer_commit: None,
+        store_as: None,
+        commit,
+        branch,
+        author,
+    }
 }
 
 /// Lists the changed files between two commits.
