@@ -3,6 +3,7 @@
 pub(crate) mod budgets;
 mod checkout_layer;
 mod checks;
+mod clone_events;
 mod create_job;
 pub(crate) mod dead_worker;
 mod deadline;

@@ -13,7 +13,7 @@ use atoll_forge::plumbing::checkout_parts::{CheckoutPart, SubmodulePart};
 use atoll_forge::plumbing::large_files::LargeFile;
 use std::fs::File;
 use std::io::{self, Seek};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The submodules and large files of a commit, on this machine.
 pub struct CheckoutContents {
