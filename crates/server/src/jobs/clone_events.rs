@@ -35,6 +35,12 @@ pub(super) fn describe_clone(sandbox: &SandboxRow, prepared: &PreparedRepository
             contents.large_files().len()
         ));
     }
+    if contents.missing_large_files() > 0 {
+        notices.push(format!(
+            "{} large files (LFS) stay pointers: an earlier sandbox of the session wrote them, and no server has their contents",
+            contents.missing_large_files()
+        ));
+    }
     let cloned = GitCloned { commit, branch, repo, uncommitted: *uncommitted, submodules, filled_submodules };
     let notices = notices.into_iter().map(|text| EventData::SandboxNotice(SandboxNotice { text, routine: false }));
     std::iter::once(EventData::GitCloned(cloned)).chain(notices).collect()

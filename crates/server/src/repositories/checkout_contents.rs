@@ -15,6 +15,14 @@ use std::fs::File;
 use std::io::{self, Seek};
 use std::path::PathBuf;
 
+/// What happens if a submodule or a large file cannot be fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissingContents {
+    Refuse,
+    /// For a commit that an agent wrote: its submodules' commits and its large files may exist nowhere else.
+    Skip,
+}
+
 /// The submodules and large files of a commit, on this machine.
 pub struct CheckoutContents {
     submodules: CommitSubmodules,
@@ -23,10 +31,19 @@ pub struct CheckoutContents {
 
 impl CheckoutContents {
     /// Fetches what is missing. Without the settings for it, the checkout has only its repository's files.
-    pub async fn fetch(app: &App, project: ProjectId, origin: &GitSource, repo: &Repo, commit: &str) -> Result<Self> {
-        let submodules = fetch_submodules(app, project, origin, repo, commit).await?;
-        let large_files =
-            if repo.lfs { Some(fetch_large_files(app, origin, commit, &repo.sparse).await?) } else { None };
+    pub async fn fetch(
+        app: &App,
+        project: ProjectId,
+        origin: &GitSource,
+        repo: &Repo,
+        commit: &str,
+        missing: MissingContents,
+    ) -> Result<Self> {
+        let submodules = fetch_submodules(app, project, origin, repo, (commit, missing)).await?;
+        let large_files = match repo.lfs {
+            true => Some(fetch_large_files(app, origin, commit, &repo.sparse, missing).await?),
+            false => None,
+        };
         Ok(Self { submodules, large_files })
     }
 
@@ -42,6 +59,11 @@ impl CheckoutContents {
 
     pub fn large_files(&self) -> &[LargeFile] {
         self.large_files.as_ref().map(|found| found.files.as_slice()).unwrap_or_default()
+    }
+
+    /// The number of large files that stay pointers.
+    pub fn missing_large_files(&self) -> usize {
+        self.large_files.as_ref().map_or(0, |found| found.missing)
     }
 
     /// Writes the stream of parts for the sandbox; `None` if there are none.

@@ -1,5 +1,6 @@
 //! The large files (LFS) of a commit: they are downloaded once, into the storage beside the mirror.
 
+use super::checkout_contents::MissingContents;
 use super::git_source::{GitSource, RemoteSource, run_blocking};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
@@ -17,14 +18,17 @@ const MAX_BYTES: u64 = 32 << 30;
 pub struct CommitLargeFiles {
     pub store: LargeFileStore,
     pub files: Vec<LargeFile>,
+    /// The number of files that it lacks.
+    pub missing: usize,
 }
 
-/// Makes the large files of a commit available on this machine. Without `is_wanted`, it has none.
+/// Makes the large files of a commit available on this machine, as far as the sandbox checks them out.
 pub async fn fetch_large_files(
     app: &App,
     origin: &GitSource,
     commit: &str,
     sparse_dirs: &[String],
+    missing: MissingContents,
 ) -> Result<CommitLargeFiles> {
     let (source, commit, dirs) = (origin.clone(), commit.to_owned(), sparse_dirs.to_vec());
     let (files, store) = run_blocking(move || {
@@ -40,20 +44,27 @@ pub async fn fetch_large_files(
         );
         return Err(failure("source_too_large", &detail));
     }
-    let missing: Vec<LargeFile> = files.iter().filter(|file| !store.has(file)).cloned().collect();
-    if !missing.is_empty() {
-        match origin {
-            GitSource::Directory(_) => {
-                let detail = format!(
-                    "the directory lacks {} large files of the commit; run `git lfs fetch` there (Debian's package is git-lfs)",
-                    missing.len()
-                );
-                return Err(failure("large_file_missing", &detail));
-            }
-            GitSource::Remote(remote) => download_files(app, remote, &store, missing).await?,
-        }
+    match fetch_missing(app, origin, &store, files.iter().filter(|file| !store.has(file)).cloned().collect()).await {
+        Err(problem) if missing == MissingContents::Refuse || problem.is_server_error() => return Err(problem),
+        Ok(()) | Err(_) => {}
     }
-    Ok(CommitLargeFiles { store, files: files.into_iter().collect() })
+    let count = files.len();
+    let files: Vec<LargeFile> = files.into_iter().filter(|file| store.has(file)).collect();
+    Ok(CommitLargeFiles { store, missing: count - files.len(), files })
+}
+
+async fn fetch_missing(app: &App, origin: &GitSource, store: &LargeFileStore, missing: Vec<LargeFile>) -> Result<()> {
+    match origin {
+        _ if missing.is_empty() => Ok(()),
+        GitSource::Directory(_) => {
+            let detail = format!(
+                "the directory lacks {} large files of the commit; run `git lfs fetch` there (Debian's package is git-lfs)",
+                missing.len()
+            );
+            Err(failure("large_file_missing", &detail))
+        }
+        GitSource::Remote(remote) => download_files(app, remote, store, missing).await,
+    }
 }
 
 async fn download_files(

@@ -12,6 +12,7 @@ mod scratch_dir;
 mod submodules;
 
 pub use checkout_contents::CheckoutContents;
+use checkout_contents::MissingContents;
 pub use git_reports::{git_error_code, git_error_text, git_report_texts};
 pub use git_source::{GitSource, parse_url};
 pub use scratch_dir::ScratchDir;
@@ -55,7 +56,7 @@ pub async fn resolve_repository(
     .await?;
     if repo.submodules || repo.lfs {
         // A failure is an error of the request, and the job finds everything on this machine.
-        CheckoutContents::fetch(app, project, &source, &repo, &base).await?;
+        CheckoutContents::fetch(app, project, &source, &repo, &base, MissingContents::Refuse).await?;
     }
     run_blocking(move || {
         let branch = repo.branch.clone().unwrap_or_else(|| atoll_forge::branch_name(&prefix, &title));
@@ -130,7 +131,9 @@ pub async fn prepare_repository(
         Ok((source, found.count_uncommitted_files()?, found.is_complete()?))
     })
     .await?;
-    let contents = CheckoutContents::fetch(app, project, &origin, &repo, &source.commit).await?;
+    let is_base = repo.base.as_ref() == Some(&source.commit);
+    let missing = if is_base { MissingContents::Refuse } else { MissingContents::Skip };
+    let contents = CheckoutContents::fetch(app, project, &origin, &repo, &source.commit, missing).await?;
     Ok(PreparedRepository { source, uncommitted, contents, is_complete, origin, scratch })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Paths, names and URLs are from the commit, so they are untrusted.
 
+use super::checkout_contents::MissingContents;
 use super::git_source::{GitSource, run_blocking};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
@@ -47,7 +48,7 @@ pub async fn fetch_submodules(
     project: ProjectId,
     origin: &GitSource,
     repo: &Repo,
-    commit: &str,
+    (commit, missing): (&str, MissingContents),
 ) -> Result<CommitSubmodules> {
     let mut found = CommitSubmodules::default();
     let worktree = String::new();
@@ -78,7 +79,14 @@ pub async fn fetch_submodules(
                 .with("cause", "submodules_too_many"));
             }
             let ready = fetch_submodule(app, project, &parent, &submodule, source);
-            let ready = ready.await.map_err(|problem| describe_failure(&path, problem))?;
+            let ready = match ready.await {
+                Ok(ready) => ready,
+                Err(problem) if missing == MissingContents::Skip && !problem.is_server_error() => {
+                    found.empty.push(path);
+                    continue;
+                }
+                Err(problem) => return Err(describe_failure(&path, problem)),
+            };
             let git_dir = format!("{}/modules/{}", parent.git_dir, source.name);
             pending.push(PendingRepository {
                 source: ready.clone(),

@@ -1,9 +1,8 @@
 //! `git-parts`: adds submodules and large files to the checkout of a new workspace, before any program of its sandbox runs.
 
-use super::command::Git;
-use super::command::GitWorkspace;
+use super::command::{Git, GitWorkspace};
 use super::error::Error;
-use super::index::{split_records, to_path};
+use super::index::to_path;
 use super::input::{adjust_index_time, bundle_contents, end_history};
 use super::large_file_results::list_filtered;
 use super::layer_checkout::is_plain;
@@ -142,7 +141,6 @@ fn write_large_files(git: &Git, store: &LargeFileStore) -> Result<(), Error> {
             names.push(0);
         }
     }
-    debug_assert!(split_records(&names).count() > 0 || names.is_empty());
     let writing = git.command(WHAT).args(["checkout-index", "--force", "--index", "-z", "--stdin"]).input(&names)?;
     writing.run_slow()?.require_success()?;
     adjust_index_time(&git.workspace.root.join(".git/index")).map_err(failed)?;

@@ -6,6 +6,7 @@
 use super::command::Git;
 use super::error::Error;
 use super::repository::{Repository, read_regular_file};
+use super::sparse_checkout;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -51,9 +52,10 @@ impl Index {
             drop(fs::remove_file(&index.path));
             drop(fs::remove_file(index.path.with_extension("lock")));
             let tree = otherwise.map_or_else(|| vec!["--empty"], |commit| vec!["--reset", commit]);
-            // Files outside of a sparse checkout are not deleted.
-            let sparse: &[&str] = if is_sparse(repository) { &["-c", "core.sparseCheckout=true"] } else { &[] };
-            repository.git.command(WHAT).args(sparse).args(["read-tree"]).args(tree).run_slow()?.require_success()?;
+            repository.git.command(WHAT).args(["read-tree"]).args(tree).run_slow()?.require_success()?;
+            if is_sparse(repository) {
+                sparse_checkout::skip_absent_files(&repository.git)?;
+            }
             index.refresh_index(&repository.git)?;
         }
         index.others = index.list_untracked(&repository.git)?;

@@ -11,6 +11,7 @@ use super::exclude;
 use super::large_file_filters::{self, PointerUse};
 use super::layer_checkout::{self, OldIndex};
 use super::repository::Repository;
+use super::sparse_checkout;
 use atoll_forge::plumbing::bundle::{self, BundleHeader};
 use clap::Args;
 use serde_json::{Value, json};
@@ -161,7 +162,7 @@ fn create_repository(
         // Inodes and owners of files can differ between the workspaces of a layer.
         git.command(WHAT).args(["config", "--", "core.checkStat", "minimal"]).run_quick()?.require_success()?;
     }
-    choose_directories(request, git)?;
+    sparse_checkout::choose_directories(git, &request.sparse_dirs)?;
     let name = request.branch_ref();
     git.command(WHAT)
         .args(["update-ref", "-m", "atoll: start", "--", &name, &base, ""])
@@ -171,6 +172,9 @@ fn create_repository(
         let exclude = format!("/{SET_ASIDE}\n");
         fs::write(inner.join("info/exclude"), exclude).map_err(|source| Error::Io { what: WHAT, source })?;
         git.command(WHAT).args(["read-tree", &base]).run_slow()?.require_success()?;
+        if !request.sparse_dirs.is_empty() {
+            sparse_checkout::skip_absent_files(git)?;
+        }
     } else {
         git.command(WHAT).args(["reset", "--quiet", "--hard", &base]).run_slow()?.require_success()?;
     }
@@ -179,17 +183,6 @@ fn create_repository(
     }
     let files = adjust_index_time(&inner.join("index")).map_err(|source| Error::Io { what: WHAT, source })?;
     Ok(json!({ "commit": base, "files": files, "shallow": !shallow.is_empty() }))
-}
-
-/// Configures a sparse checkout, before any file is written.
-fn choose_directories(request: &Request, git: &Git) -> Result<(), Error> {
-    if request.sparse_dirs.is_empty() {
-        return Ok(());
-    }
-    let dirs: String = request.sparse_dirs.iter().map(|dir| format!("{dir}\n")).collect();
-    let chosen = git.command(WHAT).args(["sparse-checkout", "set", "--cone", "--stdin"]).input(dirs.as_bytes())?;
-    chosen.run_quick()?.require_success()?;
-    Ok(())
 }
 
 /// Sets the author of the agent's own commits.

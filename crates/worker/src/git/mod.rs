@@ -27,6 +27,7 @@ mod layer_checkout;
 mod out;
 mod repository;
 mod set_up_files;
+mod sparse_checkout;
 mod submodule_work;
 #[cfg(test)]
 mod tests;
