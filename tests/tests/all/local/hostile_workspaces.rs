@@ -1,12 +1,17 @@
-//! Workspaces whose repository an agent made hostile: git on the host runs nothing of them and writes nothing outside.
+//! Workspaces whose repository an agent made hostile: git on the host runs nothing of them and writes nothing outside. The limits
+//! on packs are tested in `crates/forge/tests/forge/hostile.rs`.
 //!
 //! The agent's user reaches no path of the host, so each row also names one: the trap, a directory that everyone may write.
 
 use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::local::{LocalServer, create_temp_dir, has_ended};
+use futures_util::{StreamExt, stream};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+
+/// Sandboxes that the test runs at once.
+const AT_ONCE: usize = 4;
 
 /// The outcome of a hostile workspace's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +90,7 @@ const WORKSPACES: &[HostileWorkspace] = &[
         "printf '[submodule \"lib\"]\\n\\tpath = lib\\n\\turl = --upload-pack=%s\\n' \"$2\" > .gitmodules",
         Expected::Refused,
     ),
-    hostile("a linked .gitmodules", "ln -s $1/modules .gitmodules", Expected::Refused),
+    hostile("a linked .gitmodules", "ln -s $1/modules .gitmodules", Expected::Either),
     hostile(
         "ref names",
         "id=$(git rev-parse HEAD); mkdir -p .git/refs/heads/x; echo $id > .git/refs/heads/-x; \
@@ -99,12 +104,6 @@ const WORKSPACES: &[HostileWorkspace] = &[
              git config remote.origin.url \"ext::$2\"; git config remote.origin.promisor true; \
              git config protocol.ext.allow always",
         Expected::Branch,
-    ),
-    hostile(
-        "a pack that becomes larger than the sandbox",
-        "for n in 1 2 3; do { echo $n; head -c 400M /dev/zero; } > zeros$n; done; git add zeros*; git commit -qm large; \
-             rm zeros*",
-        Expected::Either,
     ),
 ];
 
@@ -154,13 +153,13 @@ async fn examine(server: &LocalServer, workspace: &HostileWorkspace, trap: &Path
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_workspaces_run_and_write_nothing_on_the_host() {
     let server = LocalServer::start_with_config("sandbox: {keep_failed_for: 0s}\n");
-    let mut failures = Vec::new();
-    for workspace in WORKSPACES {
+    let examined = stream::iter(WORKSPACES).map(async |workspace| {
         let trap = create_temp_dir("atoll-trap-");
         std::fs::set_permissions(trap.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let wrong = examine(&server, workspace, trap.path()).await;
-        failures.extend(wrong.into_iter().map(|wrong| format!("{}: {wrong}", workspace.name)));
-    }
+        wrong.into_iter().map(|wrong| format!("{}: {wrong}", workspace.name)).collect::<Vec<_>>()
+    });
+    let failures = examined.buffer_unordered(AT_ONCE).collect::<Vec<_>>().await.concat();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     server.stop_and_check().await;
 }
