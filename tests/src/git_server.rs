@@ -170,7 +170,7 @@ impl GitServer {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
         git(work.path(), ["add", "-A"]);
-        git(work.path(), ["commit", "-q", "-m", &format!("change {file}")]);
+        git(work.path(), ["commit", "-q", "--allow-empty", "-m", &format!("change {file}")]);
         git(work.path(), ["push", "-q", remote, &format!("HEAD:refs/heads/{branch}")]);
         git(work.path(), ["rev-parse", "HEAD"])
     }
