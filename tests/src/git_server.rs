@@ -3,6 +3,8 @@
 //! It can demand a login, and it can answer like a server that fails.
 
 use base64::Engine;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -35,6 +37,8 @@ struct ServerState {
     /// Requests whose target contains this text have their effect, but get no response.
     held: Option<String>,
     requests: Vec<String>,
+    /// Contents of large files, by their hash.
+    large_files: BTreeMap<String, Vec<u8>>,
 }
 
 /// A git server with repositories in a temporary directory, and a thread per connection.
@@ -125,6 +129,39 @@ impl GitServer {
         path
     }
 
+    /// Adds a file to the large-file storage of all repositories, and returns its pointer.
+    pub fn add_large_file(&self, content: &[u8]) -> String {
+        let oid: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+        let pointer = format!("version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {}\n", content.len());
+        self.state().large_files.insert(oid, content.to_vec());
+        pointer
+    }
+
+    /// Empties the large-file storage.
+    pub fn remove_large_files(&self) {
+        self.state().large_files.clear();
+    }
+
+    /// Adds a submodule to `main`, or moves it to a commit.
+    pub fn commit_submodule(&self, name: &str, path: &str, url: &str, commit: &str) -> String {
+        let modules = format!("[submodule \"{path}\"]\n\tpath = {path}\n\turl = {url}\n");
+        self.commit(name, "main", ".gitmodules", &modules);
+        let bare = self.path(name);
+        let index = tempfile::tempdir_in(self.root.path()).unwrap();
+        let run = |arguments: &[&str]| {
+            let output = plain_git(&bare).env("GIT_INDEX_FILE", index.path().join("index")).args(arguments).output();
+            let output = output.unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+        };
+        run(&["read-tree", "main"]);
+        run(&["update-index", "--add", "--cacheinfo", &format!("160000,{commit},{path}")]);
+        let tree = run(&["write-tree"]);
+        let head = run(&["commit-tree", "-p", "main", "-m", "submodule", &tree]);
+        run(&["update-ref", "refs/heads/main", &head]);
+        head
+    }
+
     /// Commits one file to a branch, which begins at `main`, and returns the commit.
     pub fn commit(&self, name: &str, branch: &str, file: &str, text: &str) -> String {
         let bare = self.path(name);
@@ -141,7 +178,7 @@ impl GitServer {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
         git(work.path(), ["add", "-A"]);
-        git(work.path(), ["commit", "-q", "-m", &format!("change {file}")]);
+        git(work.path(), ["commit", "-q", "--allow-empty", "-m", &format!("change {file}")]);
         git(work.path(), ["push", "-q", remote, &format!("HEAD:refs/heads/{branch}")]);
         git(work.path(), ["rev-parse", "HEAD"])
     }
@@ -221,6 +258,8 @@ fn serve_connection(mut stream: TcpStream, root: &Path, state: &Mutex<ServerStat
             (status, format!("Content-Type: text/html\r\n{location}"), body.into_bytes())
         }
         None if !is_allowed => (401, "WWW-Authenticate: Basic realm=\"git\"\r\n".to_owned(), Vec::new()),
+        None if request.target.contains("/info/lfs/") => list_large_files(&request, state),
+        None if request.target.starts_with(LARGE_FILES) => send_large_file(&request, state),
         None => run_backend(&request, root, login.as_ref().map(|(user, _)| user.as_str()))?,
     };
     let (status, headers, body) = response;
@@ -278,6 +317,32 @@ fn read_chunks(reader: &mut impl BufRead) -> std::io::Result<Vec<u8>> {
         }
         body.extend_from_slice(&chunk[..size]);
     }
+}
+
+/// Path of the contents of large files.
+const LARGE_FILES: &str = "/large-files/";
+
+/// Answers a batch request: the server itself has the contents.
+fn list_large_files(request: &HttpRequest, state: &Mutex<ServerState>) -> (u16, String, Vec<u8>) {
+    let wanted: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+    let host = request.headers.get("host").cloned().unwrap_or_default();
+    let objects = wanted["objects"].as_array().into_iter().flatten().map(|object| {
+        let (oid, size) = (object["oid"].as_str().unwrap_or_default(), &object["size"]);
+        match lock(state).large_files.contains_key(oid) {
+            true => {
+                let href = format!("http://{host}{LARGE_FILES}{oid}");
+                json!({ "oid": oid, "size": size, "actions": { "download": { "href": href } } })
+            }
+            false => json!({ "oid": oid, "size": size, "error": { "code": 404, "message": "no such object" } }),
+        }
+    });
+    let body = json!({ "transfer": "basic", "objects": objects.collect::<Vec<_>>() });
+    (200, "Content-Type: application/vnd.git-lfs+json\r\n".to_owned(), body.to_string().into_bytes())
+}
+
+fn send_large_file(request: &HttpRequest, state: &Mutex<ServerState>) -> (u16, String, Vec<u8>) {
+    let content = lock(state).large_files.get(&request.target[LARGE_FILES.len()..]).cloned();
+    content.map_or_else(|| (404, String::new(), Vec::new()), |content| (200, String::new(), content))
 }
 
 /// Runs `git http-backend` as a CGI program; returns the status, the headers and the body.

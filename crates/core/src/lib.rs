@@ -49,6 +49,7 @@ pub mod session_key;
 pub mod setup;
 pub mod setup_phase;
 pub mod size;
+pub mod sparse_checkout;
 pub mod string_enum;
 pub mod ticket;
 pub mod time;

@@ -8,6 +8,23 @@ const MAX_PATH_BYTES: usize = 512;
 
 /// Validates and normalises a path; removes the trailing slash of a directory.
 pub fn normalise_protected_path(field: &str, input: &str) -> Result<String, OutOfBounds> {
+    let path = normalise_workspace_path(field, input)?;
+    if is_below_git(&path) {
+        return reject_field(
+            field,
+            format!("`{path}` belongs to git, which must write to it; protect files of the working tree"),
+        );
+    }
+    Ok(path)
+}
+
+/// True for a path in the directory of git.
+pub(crate) fn is_below_git(path: &str) -> bool {
+    path.split('/').next().is_some_and(|first| first.eq_ignore_ascii_case(".git"))
+}
+
+/// Validates a relative path without patterns; removes the trailing slash of a directory.
+pub(crate) fn normalise_workspace_path(field: &str, input: &str) -> Result<String, OutOfBounds> {
     let path = input.strip_suffix('/').unwrap_or(input);
     let printable: String = input.chars().filter(|letter| !letter.is_control()).take(100).collect();
     let no = |why: &str| reject_field(field, format!("`{printable}` {why}"));
@@ -28,9 +45,6 @@ pub fn normalise_protected_path(field: &str, input: &str) -> Result<String, OutO
     }
     if path.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return no("must be plain, without `.`, `..` and empty parts");
-    }
-    if path.split('/').next().is_some_and(|first| first.eq_ignore_ascii_case(".git")) {
-        return no("belongs to git, which must write to it; protect files of the working tree");
     }
     Ok(path.to_owned())
 }

@@ -141,6 +141,12 @@ pub struct ReadOnlyMount {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RepositorySource {
     pub bundle: PathBuf,
+    /// File with the submodules and large files of the commit. A checkout layer that is at the commit has them.
+    pub parts: Option<PathBuf>,
+    /// Directories of a sparse checkout; all files without one.
+    pub sparse_dirs: Vec<String>,
+    /// True if commits have pointers in place of large files.
+    pub uses_lfs: bool,
     /// The commit of the checkout layer that the bundle builds on.
     pub layer_commit: Option<String>,
     /// Name of a new checkout layer, which the provider stores before the worker starts.

@@ -155,6 +155,16 @@ pub struct Repo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000))]
     pub depth: Option<u32>,
+    /// Fill the submodules.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub submodules: bool,
+    /// Fetch the files of large-file storage (LFS) in place of their pointers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lfs: bool,
+    /// Check out only these directories, and the files above them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(max_items = 100))]
+    pub sparse: Vec<String>,
 }
 
 impl Repo {

@@ -52,6 +52,9 @@ pub enum Error {
     )]
     BaseMissing { path: PathBuf, base: String },
 
+    #[error("repo.sparse: commit {commit} has no directory {dir:?}; check the name")]
+    DirectoryMissing { dir: String, commit: String },
+
     #[error(
         "{}: the repository lacks objects of commit {commit} ({detail}); fetch them with \
          `git fetch --refetch --no-filter`, use a full clone, or check for damage with `git fsck`", path.display()
@@ -130,6 +133,7 @@ impl Error {
             Self::GitTooOld { .. } => "git_too_old",
             Self::BaseRefused { .. } => "base_refused",
             Self::BaseMissing { .. } => "base_missing",
+            Self::DirectoryMissing { .. } => "sparse_directory_missing",
             Self::ObjectsMissing { .. } => "source_incomplete",
             Self::BranchRefused { .. } => "branch_refused",
             Self::NoFreeName { .. } => "no_free_branch",

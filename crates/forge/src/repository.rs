@@ -152,6 +152,18 @@ impl HostRepository {
         exact.ok_or_else(|| Error::BaseMissing { path: self.path.clone(), base: base.to_owned() })
     }
 
+    /// Fails if a commit lacks one of these directories.
+    pub fn check_directories(&self, commit: &str, dirs: &[String]) -> Result<(), Error> {
+        for dir in dirs {
+            // A commit is an id, so it is no option.
+            let kind = self.run_lookup(["cat-file", "-t", &format!("{commit}:{dir}")])?;
+            if kind.text() != "tree" {
+                return Err(Error::DirectoryMissing { dir: dir.clone(), commit: commit.to_owned() });
+            }
+        }
+        Ok(())
+    }
+
     /// Counts files with changes that are not in HEAD, including untracked but not ignored ones.
     pub fn count_uncommitted_files(&self) -> Result<u64, Error> {
         if self.dirs.work_tree.is_none() {

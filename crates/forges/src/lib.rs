@@ -9,6 +9,7 @@
 mod error;
 mod forge;
 pub mod github;
+pub mod large_files;
 pub mod webhook_signature;
 
 pub use error::{Error, Result};

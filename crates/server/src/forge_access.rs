@@ -101,12 +101,7 @@ impl ForgeCredential {
 /// the deployment's token.
 ///
 /// `requester` is the user whose work this is.
-pub async fn connect_forge(
-    app: &App,
-    _project: ProjectId,
-    repo_url: &str,
-    requester: Option<UserId>,
-) -> Result<ForgeConnection> {
+pub async fn connect_forge(app: &App, repo_url: &str, requester: Option<UserId>) -> Result<ForgeConnection> {
     let repository = find_repository(app, repo_url)?;
     let Some((forge, token, credential)) = choose_credential(app, &repository, requester).await? else {
         let detail = format!(

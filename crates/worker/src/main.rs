@@ -78,8 +78,8 @@ fn main() -> ExitCode {
         Some("opencode") => opencode::main(&inner[1..]),
         Some("transcript") => transcript::main(&inner[1..]),
         Some(
-            "git-in" | "git-out" | "git-diff" | "git-exclude" | "git-sync-in" | "git-sync-out" | "cache-seal"
-            | "cache-downloads",
+            "git-in" | "git-parts" | "git-out" | "git-diff" | "git-exclude" | "git-sync-in" | "git-sync-out"
+            | "git-lfs-clean" | "git-lfs-smudge" | "cache-seal" | "cache-downloads",
         ) => git::main(inner),
         Some(_) | None => run_by_hand(),
     }

@@ -153,6 +153,9 @@ pub struct GitCloned {
     /// Submodules, whose directories are empty in the sandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub submodules: Vec<String>,
+    /// Submodules that the sandbox has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub filled_submodules: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -12,7 +12,7 @@ use atoll_api::{Diff as ApiDiff, DiffQuery};
 Examples:
   atoll sandbox diff sbx_…
   atoll sandbox diff sbx_… --stat
-  atoll sandbox diff sbx_… --path src | git apply
+  atoll sandbox diff sbx_… src | git apply
   atoll sandbox diff sbx_… --turn 2
 
 The diff compares the workspace, including uncommitted changes, with the commit that the work started at.
@@ -24,7 +24,7 @@ pub struct DiffArgs {
     #[arg(long)]
     stat: bool,
     /// Limit the diff to this file or directory
-    #[arg(long, value_name = "PATH")]
+    #[arg(value_name = "PATH")]
     path: Option<String>,
     /// Compare with this commit
     #[arg(long, value_name = "COMMIT")]

@@ -162,7 +162,7 @@ pub struct PlacementFlags {
     #[arg(long, value_name = "ID")]
     pub project: Option<ProjectId>,
     /// Start with an empty workspace, not with the repository of this directory
-    #[arg(long, help_heading = "Sandbox", conflicts_with_all = ["repo", "base", "branch", "depth", "target"])]
+    #[arg(long, help_heading = "Sandbox", conflicts_with_all = ["repo", "base", "branch", "depth", "target", "submodules", "lfs", "sparse"])]
     pub no_repo: bool,
     /// Continue this session, with its conversation and branch
     #[arg(long, value_name = "SESSION")]

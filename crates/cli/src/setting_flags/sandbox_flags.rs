@@ -18,6 +18,15 @@ pub struct SandboxFlags {
     /// Number of commits of the history, for a URL [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: Option<u32>,
+    /// Fill the submodules of the repository
+    #[arg(long)]
+    pub submodules: bool,
+    /// Fetch the files of large-file storage (LFS)
+    #[arg(long)]
+    pub lfs: bool,
+    /// Check out only this directory (repeatable) [default: all]
+    #[arg(long, value_name = "DIR")]
+    pub sparse: Vec<String>,
     /// Name of the result branch [default: from the title]
     #[arg(long, value_name = "NAME")]
     pub branch: Option<String>,
@@ -78,14 +87,32 @@ impl SandboxFlags {
     /// The repository of `--repo` or the default one.
     pub fn repository(&self, default: Option<&Path>) -> Result<Option<Repo>> {
         let Some(directory) = self.repo.as_deref().or(default) else {
-            if self.base.is_some() || self.branch.is_some() || self.depth.is_some() || self.target.is_some() {
-                return Err(Failure::input("--base, --branch, --depth and --target need a repository")
-                    .with_hint("Name it with --repo PATH|URL, or run the command in it."));
+            let has_repository_flag = self.base.is_some()
+                || self.branch.is_some()
+                || self.depth.is_some()
+                || self.target.is_some()
+                || self.submodules
+                || self.lfs
+                || !self.sparse.is_empty();
+            if has_repository_flag {
+                return Err(Failure::input(
+                    "--base, --branch, --depth, --target, --submodules, --lfs and --sparse need a repository",
+                )
+                .with_hint("Name it with --repo PATH|URL, or run the command in it."));
             }
             return Ok(None);
         };
-        let (base, branch, target) = (self.base.clone(), self.branch.clone(), self.target.clone());
-        Ok(Some(Repo { base, branch, target, depth: self.depth, ..parse_repository(directory)? }))
+        let Self { base, branch, target, depth, submodules, lfs, sparse, .. } = self;
+        Ok(Some(Repo {
+            base: base.clone(),
+            branch: branch.clone(),
+            target: target.clone(),
+            depth: *depth,
+            submodules: *submodules,
+            lfs: *lfs,
+            sparse: sparse.clone(),
+            ..parse_repository(directory)?
+        }))
     }
 
     /// The set-up of the request; `None` without any flag.

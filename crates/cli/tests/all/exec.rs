@@ -81,7 +81,7 @@ fn piped_stdin_becomes_the_input() {
 fn a_patch_reaches_a_pipe_unchanged() {
     let patch = b"diff --git a/x b/x\n+\xff\x1b[31m\n".to_vec();
     let (url, requests) = serve_response("text/x-diff", patch.clone());
-    let done = sandbox(&url, &["diff", "--path", "src"]).output().unwrap();
+    let done = sandbox(&url, &["diff", "src"]).output().unwrap();
     assert_eq!((done.status.code(), done.stdout), (Some(0), patch));
     assert!(requests.recv().unwrap().line.contains("/diff?path=src "));
 }

@@ -26,6 +26,8 @@ pub struct CacheKeyInputs<'a> {
     /// URLs of the registries, by ecosystem.
     pub registries: &'a BTreeMap<String, String>,
     pub network: &'a Network,
+    /// Settings that change which files the checkout has.
+    pub checkout: Option<&'a str>,
 }
 
 /// The key of a set-up layer.
@@ -49,7 +51,7 @@ pub struct CacheKeyPart {
 
 impl CacheKey {
     pub fn compute(inputs: &CacheKeyInputs<'_>) -> Result<Self, SetupError> {
-        let CacheKeyInputs { root, tools, plan, files, env, registries, network } = *inputs;
+        let CacheKeyInputs { root, tools, plan, files, env, registries, network, checkout } = *inputs;
         let commands: Vec<_> = plan.steps.iter().map(|step| (&step.directory, step.command.to_argv())).collect();
         let variables: BTreeMap<_, _> = plan.env.iter().chain(env).collect();
         let mut parts = vec![
@@ -61,6 +63,7 @@ impl CacheKey {
             ("registries".to_owned(), hash_json(&registries)),
             ("network".to_owned(), hash_json(&network)),
         ];
+        parts.extend(checkout.map(|settings| ("checkout".to_owned(), hash_bytes(settings.as_bytes()))));
         for path in &plan.key_files {
             let too_large = || SetupError::FileTooLarge { path: path.clone() };
             parts.push((format!("file {path}"), hash_bytes(files.content(path).ok_or_else(too_large)?)));

@@ -1,6 +1,7 @@
 //! The files of a repository that set-up reads.
 
 use super::setup_files::is_setup_file;
+use crate::sparse_checkout::is_checked_out;
 use std::collections::BTreeMap;
 
 /// Maximum number of setup files; files at the root are always accepted.
@@ -35,6 +36,11 @@ impl RepositoryFiles {
             self.total_bytes += content.as_ref().map_or(0, |bytes| bytes.len() as u64);
             self.contents.insert(path, content);
         }
+    }
+
+    /// Removes the files that a sparse checkout lacks.
+    pub fn retain_checked_out(&mut self, dirs: &[String]) {
+        self.contents.retain(|path, _| is_checked_out(dirs, path));
     }
 
     /// The paths, sorted.

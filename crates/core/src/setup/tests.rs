@@ -348,6 +348,7 @@ fn the_cache_key_changes_with_each_input_and_nothing_else() {
         env: &env,
         registries: &registries,
         network: &network,
+        checkout: None,
     };
     let key = CacheKey::compute(&base).unwrap();
     assert_eq!((key.digest.len(), key == CacheKey::compute(&base).unwrap()), (64, true));
@@ -363,6 +364,7 @@ fn the_cache_key_changes_with_each_input_and_nothing_else() {
         (CacheKeyInputs { env: &other, ..base }, "variables"),
         (CacheKeyInputs { registries: &other, ..base }, "registries"),
         (CacheKeyInputs { network: &all, ..base }, "network"),
+        (CacheKeyInputs { checkout: Some("sparse"), ..base }, "checkout"),
     ] {
         let changed = CacheKey::compute(&inputs).unwrap();
         let parts = changed.parts.iter().zip(&key.parts).filter(|(new, old)| new != old);

@@ -5,9 +5,11 @@
 
 pub mod bundle;
 pub mod changes;
+pub mod checkout_parts;
 pub mod filters;
 mod git_output;
 pub mod git_program;
+pub mod large_files;
 pub mod subprocess;
 pub mod sync;
 

@@ -1,5 +1,6 @@
 //! Failures of a connection to a remote repository: what happened, and what to do.
 
+use super::push_refusal::PushRefusal;
 use super::url::InvalidUrl;
 use crate::error::Error;
 use std::fmt;
@@ -49,6 +50,12 @@ pub enum RemoteFailure {
     Redirected,
     SshKeyRefused,
     HostKeyUnknown,
+    /// The server's certificate is not trusted, or it speaks no TLS.
+    Tls {
+        detail: String,
+    },
+    /// The disk of Atoll's server is full.
+    DiskFull,
     /// The protocol or the owner of a directory is not allowed.
     Policy {
         detail: String,
@@ -104,6 +111,15 @@ impl fmt::Display for RemoteFailure {
                 "the server's host key is unknown or has changed; verify it and add it to known_hosts \
                  (`ssh-keyscan HOST`)",
             ),
+            Self::Tls { detail } => write!(
+                f,
+                "no secure connection ({detail}); check the URL, and for an own certificate authority set the \
+                 server's variable GIT_SSL_CAINFO to the file of its certificate"
+            ),
+            Self::DiskFull => f.write_str(
+                "the disk of Atoll's server is full; free space in its data directory (`atoll cache prune`), \
+                 then try again",
+            ),
             Self::Policy { detail } => {
                 write!(f, "git does not allow this repository ({detail}); use https, or the path of your own repository")
             }
@@ -112,37 +128,6 @@ impl fmt::Display for RemoteFailure {
                  push a first commit, or check the URL",
             ),
             Self::Other { detail } => write!(f, "git failed: {detail}"),
-        }
-    }
-}
-
-/// Why a remote repository did not take a push.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PushRefusal {
-    /// The branch is not where the caller expected it.
-    BranchMoved,
-    /// The branch has commits that the push lacks.
-    NotFastForward,
-    /// A rule or hook of the server declined it.
-    Declined {
-        detail: String,
-    },
-    DeletionProhibited,
-    Other {
-        detail: String,
-    },
-}
-
-impl fmt::Display for PushRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BranchMoved => f.write_str("the branch was created or moved meanwhile; fetch it and try again"),
-            Self::NotFastForward => f.write_str("the branch has newer commits; fetch them and rebase"),
-            Self::Declined { detail } => {
-                write!(f, "a rule of the server declined it ({detail}); change the commits or the rule")
-            }
-            Self::DeletionProhibited => f.write_str("the server does not let the branch be deleted; delete it there"),
-            Self::Other { detail } => f.write_str(detail),
         }
     }
 }
@@ -182,6 +167,8 @@ impl RemoteFailure {
             Self::Redirected => "remote_redirected",
             Self::SshKeyRefused => "remote_ssh_key",
             Self::HostKeyUnknown => "remote_host_key",
+            Self::Tls { .. } => "remote_tls",
+            Self::DiskFull => "server_disk_full",
             Self::Policy { .. } => "remote_policy",
             Self::Empty => "remote_empty",
             Self::Other { .. } => "git_failed",
@@ -200,6 +187,8 @@ impl RemoteFailure {
             | Self::Redirected
             | Self::SshKeyRefused
             | Self::HostKeyUnknown
+            | Self::Tls { .. }
+            | Self::DiskFull
             | Self::Policy { .. }
             | Self::Empty
             | Self::Other { .. } => false,
@@ -210,6 +199,9 @@ impl RemoteFailure {
     pub fn classify(stderr: &str, has_credential: bool) -> Self {
         let has = |words: &str| stderr.contains(words);
         let detail = || shorten(stderr);
+        if has("No space left on device") || has("Disk quota exceeded") {
+            return Self::DiskFull;
+        }
         if has("Host key verification failed") {
             return Self::HostKeyUnknown;
         }
@@ -250,6 +242,11 @@ impl RemoteFailure {
         if has("not valid: is this a git repository") || has("invalid server response") {
             return Self::Empty;
         }
+        let is_interrupted =
+            ["RPC failed", "Connection reset", "SYSCALL", "timed out", "terminated"].iter().any(|words| has(words));
+        if !is_interrupted && ["SSL", "gnutls", "certificate"].iter().any(|words| has(words)) {
+            return Self::Tls { detail: detail() };
+        }
         let network = [
             "Could not resolve host",
             "Could not resolve hostname",
@@ -268,9 +265,9 @@ impl RemoteFailure {
             "unexpected disconnect",
             "The remote end hung up",
             "Could not read from remote repository",
+            "unable to access",
             "SSL",
             "gnutls",
-            "unable to access",
         ];
         if network.iter().any(|words| has(words)) {
             return Self::Network { detail: detail() };
@@ -333,6 +330,16 @@ mod tests {
             ),
             ("git@h: Permission denied (publickey).; fatal: Could not read from remote repository.", "remote_ssh_key"),
             ("Host key verification failed.; fatal: Could not read from remote repository.", "remote_host_key"),
+            ("fatal: unable to access 'https://h/': SSL certificate problem: self-signed certificate", "remote_tls"),
+            (
+                "fatal: unable to access 'https://h/': server verification failed: certificate signer not trusted.",
+                "remote_tls",
+            ),
+            (
+                "error: RPC failed; curl 56 OpenSSL SSL_read: Connection reset by peer; fatal: early EOF",
+                "remote_network",
+            ),
+            ("fatal: write error: No space left on device; fatal: index-pack failed", "server_disk_full"),
             ("fatal: transport 'file' not allowed", "remote_policy"),
             ("fatal: detected dubious ownership in repository at '/srv/x'", "remote_policy"),
             ("fatal: https://h/x/info/refs not valid: is this a git repository?", "remote_empty"),
@@ -364,6 +371,8 @@ mod tests {
             RemoteFailure::Redirected,
             RemoteFailure::SshKeyRefused,
             RemoteFailure::HostKeyUnknown,
+            RemoteFailure::Tls { detail: "x".into() },
+            RemoteFailure::DiskFull,
             RemoteFailure::Policy { detail: "x".into() },
             RemoteFailure::Empty,
         ] {

@@ -12,11 +12,13 @@ mod credential;
 mod error;
 mod mirror;
 mod push;
+mod push_refusal;
 mod url;
 
 pub use credential::{DEFAULT_TOKEN_USER, RemoteCredential};
-pub use error::{PushRefusal, RemoteError, RemoteFailure};
+pub use error::{RemoteError, RemoteFailure};
 pub(crate) use mirror::REMOTE_PREFIX;
 pub use mirror::{Mirror, MirrorFetch, MirrorOptions};
 pub use push::{Lease, PushOutcome, delete_branch, push_commit};
+pub use push_refusal::PushRefusal;
 pub use url::{InvalidUrl, Protocol, RemoteUrl};

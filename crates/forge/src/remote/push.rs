@@ -4,8 +4,9 @@
 
 use super::connection::RemoteCommand;
 use super::credential::RemoteCredential;
-use super::error::{PushRefusal, RemoteError, shorten};
+use super::error::{RemoteError, shorten};
 use super::mirror::{Mirror, REMOTE_PREFIX};
+use super::push_refusal::PushRefusal;
 use super::url::RemoteUrl;
 use crate::branch::is_valid_ref_name;
 use crate::error::Error;

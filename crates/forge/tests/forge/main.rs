@@ -13,6 +13,9 @@ mod remote;
 mod repository;
 mod result_import;
 mod setup_files;
+#[path = "../../../../tests/src/small_disk.rs"]
+#[allow(dead_code, reason = "the end-to-end tests use more of it")]
+mod small_disk;
 mod source_bundle;
 #[path = "../../../../tests/src/ssh_server.rs"]
 mod ssh_server;

@@ -2,6 +2,7 @@
 
 use crate::fixture::{TestRepositories, commit_all, git, try_git, write_file};
 use crate::git_server::{Answer, GitServer};
+use crate::small_disk::SmallDisk;
 use crate::ssh_server::SshServer;
 use atoll_forge::remote::{
     Lease, Mirror, MirrorFetch, MirrorOptions, PushOutcome, PushRefusal, RemoteCredential, RemoteError, RemoteFailure,
@@ -196,6 +197,9 @@ fn every_failure_has_its_class_and_leaves_no_mirror() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let refused = open(&mirrors, &format!("http://{closed}/x")).fetch(&RemoteCredential::None, NOW);
     assert!(matches!(failure(refused), RemoteFailure::Network { .. }));
+    let secure = server.url("a").replace("http://", "https://");
+    let no_tls = open(&mirrors, &secure).fetch(&RemoteCredential::None, NOW);
+    assert!(matches!(failure(no_tls), RemoteFailure::Tls { .. }));
     let entries = std::fs::read_dir(&mirrors).unwrap().flatten().map(|entry| entry.path());
     assert!({ entries }.all(|path| path.extension().is_some_and(|ending| ending == "lock")));
     assert_eq!(fetch("a", &token(TOKEN)).unwrap(), MirrorFetch::Fetched);
@@ -223,6 +227,19 @@ fn a_repository_that_is_too_large_is_refused() {
     let mirror = Mirror::open(&root.path("mirrors"), &url(&server.url("a")), options);
     let found = failure(mirror.fetch(&RemoteCredential::None, NOW));
     assert_eq!(found, RemoteFailure::TooLarge { bound: 64 << 10 });
+}
+
+#[test]
+fn a_full_disk_is_named_and_leaves_no_mirror() {
+    let Some(disk) = SmallDisk::mount("a_full_disk_is_named_and_leaves_no_mirror", 2) else { return };
+    let server = GitServer::start();
+    server.create_repository("a");
+    let noise: Vec<u8> = (0..6 << 20).map(|_| rand::random::<u8>()).collect();
+    server.commit("a", "main", "large", &String::from_utf8_lossy(&noise));
+    let mirror = open(disk.path(), &server.url("a"));
+    let error = mirror.fetch(&RemoteCredential::None, NOW).unwrap_err();
+    assert_eq!(error.code(), "server_disk_full", "{error}");
+    assert!(!mirror.directory().exists() && !mirror.directory().with_extension("new").exists());
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Tests of importing results.
 
 use crate::fixture::{TestRepositories, commit_all, git, repository_state, write_awkward_files, write_file};
-use atoll_forge::{ChangeKind, HostRepository, ImportNote, ImportOutcome, ImportRequest, ImportedResult};
+use atoll_forge::{
+    ChangeKind, HostRepository, ImportNote, ImportOutcome, ImportRequest, ImportedResult, Submodule, SubmoduleSource,
+};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -320,11 +322,19 @@ fn lists_taken_names_and_submodules() {
     assert_eq!(atoll_forge::free_branch_name("atoll/work", &taken).as_deref(), Some("atoll/work-2"));
     assert_eq!(atoll_forge::free_branch_name("atoll/other", &taken).as_deref(), Some("atoll/other"));
 
-    assert_eq!(repository.list_submodules(&scenario.base).unwrap(), [] as [&str; 0]);
+    assert_eq!(repository.list_submodules(&scenario.base).unwrap(), [] as [Submodule; 0]);
     for path in ["lib/one", "two"] {
         git(&scenario.own, ["update-index", "--add", "--cacheinfo", &format!("160000,{},{path}", scenario.base)]);
     }
+    // An included file and a program of the configuration are not read.
+    let modules = "[submodule \"one\"]\n\tpath = lib/one\n\turl = ../one.git\n\tupdate = !touch canary\n[include]\n\tpath = more\n";
+    write_file(&scenario.own, ".gitmodules", modules);
+    write_file(&scenario.own, "more", "[submodule \"two\"]\n\tpath = two\n\turl = ../two.git\n");
+    git(&scenario.own, ["add", ".gitmodules"]);
     git(&scenario.own, ["commit", "-q", "-m", "submodules"]);
     let head = git(&scenario.own, ["rev-parse", "HEAD"]);
-    assert_eq!(repository.list_submodules(&head).unwrap(), ["lib/one", "two"]);
+    let source = SubmoduleSource { name: "one".to_owned(), url: "../one.git".to_owned() };
+    let submodule = |path: &str, source| Submodule { path: path.to_owned(), commit: scenario.base.clone(), source };
+    let expected = [submodule("lib/one", Some(source)), submodule("two", None)];
+    assert_eq!(repository.list_submodules(&head).unwrap(), expected);
 }

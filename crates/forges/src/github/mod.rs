@@ -9,6 +9,7 @@ mod retry_rule;
 pub mod webhook;
 
 pub use app_token::AppCredentials;
+pub(crate) use client::is_loopback;
 pub use client::{GitHub, GitHubOptions};
 
 use secrecy::SecretString;

@@ -7,7 +7,7 @@ use super::engine_info::RootMapping;
 use super::{Docker, GitCommand};
 use crate::all_labels;
 use crate::local::resource_limits;
-use crate::worker_client::git_arguments::import_arguments;
+use crate::worker_client::git_arguments::{ADD_PARTS_COMMAND, import_arguments, open_parts};
 use atoll_core::provider::{CommandExit, CreateSpec, Error, Provider, ProviderId, ProviderSandbox, RepositorySource};
 use atoll_core::sandbox::ProviderKind;
 use bollard::query_parameters::{CreateContainerOptions, StartContainerOptions};
@@ -149,14 +149,24 @@ impl Docker {
         let bundle = File::open(&source.bundle)
             .map_err(|error| Error::Unreachable { detail: format!("cannot read the repository's bundle: {error}") })?;
         let work = GitCommand { arguments: import_arguments(source), input: Some(bundle), output: None };
+        self.run_import(dir, record, work, "importing the repository").await?;
+        let Some(parts) = open_parts(source)? else { return Ok(()) };
+        let work = GitCommand { arguments: vec![ADD_PARTS_COMMAND.to_owned()], input: Some(parts), output: None };
+        self.run_import(dir, record, work, "adding the submodules and large files").await
+    }
+
+    async fn run_import(
+        &self,
+        dir: &ContainerDir,
+        record: &ContainerRecord,
+        work: GitCommand,
+        what: &str,
+    ) -> Result<(), Error> {
         let done = self.run_git(dir.clone(), record.clone(), work).await?;
         match done.exit {
             CommandExit::Exited { code: 0 } => Ok(()),
-            CommandExit::TimedOut => Err(Error::Refused { detail: "importing the repository timed out".into() }),
-            exit => {
-                let detail = format!("importing the repository failed ({exit:?}): {}", done.error_output);
-                Err(Error::Refused { detail })
-            }
+            CommandExit::TimedOut => Err(Error::Refused { detail: format!("{what} timed out") }),
+            exit => Err(Error::Refused { detail: format!("{what} failed ({exit:?}): {}", done.error_output) }),
         }
     }
 }

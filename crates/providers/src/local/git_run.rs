@@ -2,7 +2,9 @@
 
 use super::caches::WorkspaceStart;
 use crate::worker_client::WORKER_PATH;
-use crate::worker_client::git_arguments::{import_arguments, open_bundle, open_job_input, operation_arguments};
+use crate::worker_client::git_arguments::{
+    ADD_PARTS_COMMAND, import_arguments, open_bundle, open_job_input, open_parts, operation_arguments,
+};
 use atoll_core::provider::{CommandExit, Error, GitOperation, GitResult, RepositorySource};
 use atoll_jail::Launcher;
 use std::fs::File;
@@ -75,7 +77,11 @@ pub(super) fn import_source(
         }
     }
     let done = run_git(launcher, name, &worker_argv(arguments), bundle.into(), open_null()?.into())?;
-    require_success("importing the repository", &done)
+    require_success("importing the repository", &done)?;
+    let Some(parts) = open_parts(source)? else { return Ok(()) };
+    let argv = worker_argv(vec![ADD_PARTS_COMMAND.to_owned()]);
+    let done = run_git(launcher, name, &argv, parts.into(), open_null()?.into())?;
+    require_success("adding the submodules and large files", &done)
 }
 
 /// Runs a command of the worker program over a sandbox's files, in the same jail as git.

@@ -54,5 +54,16 @@ pub(crate) fn import_arguments(source: &RepositorySource) -> Vec<String> {
     let mut arguments: Vec<String> =
         ["git-in", "--branch", &source.branch, "--base", &source.commit].map(str::to_owned).into();
     arguments.extend(author_arguments(&source.author));
+    arguments.extend(source.sparse_dirs.iter().flat_map(|dir| ["--sparse".to_owned(), dir.clone()]));
+    arguments.extend(source.uses_lfs.then(|| "--lfs".to_owned()));
     arguments
+}
+
+/// The worker command that adds submodules and large files, which come on stdin, to a checkout.
+pub(crate) const ADD_PARTS_COMMAND: &str = "git-parts";
+
+/// Opens the file with the submodules and large files, if there is one.
+pub(crate) fn open_parts(source: &RepositorySource) -> Result<Option<File>, Error> {
+    let failed = |error| Error::Unreachable { detail: format!("cannot read the repository's submodules: {error}") };
+    source.parts.as_ref().map(File::open).transpose().map_err(failed)
 }

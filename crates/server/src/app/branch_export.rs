@@ -50,17 +50,17 @@ pub struct ExportedWork {
     pub outcome: ImportOutcome,
     /// Remarks of git in the sandbox.
     pub warnings: Vec<String>,
-    /// Submodules with files that the branch lacks.
+    /// Submodules and large files with work that the branch lacks.
     pub unsaved: Vec<String>,
 }
 
 impl ExportedWork {
-    /// The sentence for a user whose work in submodules is not on the branch.
+    /// The sentence for a user whose work in submodules or large files is not on the branch.
     pub fn describe_unsaved(&self) -> Option<String> {
         let (first, more) = (self.unsaved.first()?, self.unsaved.len() - 1);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         Some(format!(
-            "files in the submodule {first}{more} are not in the results: this version does not support submodules"
+            "the results lack the work in {first}{more}: a branch has only the ids of submodules' commits and of large files"
         ))
     }
 }

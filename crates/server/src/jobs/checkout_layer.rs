@@ -50,6 +50,10 @@ impl CheckoutLayer {
         // The layer of the very commit first, else the newest one.
         let commit = &prepared.source.commit;
         let own = provider_cache_name(sandbox.project_id, &checkout_key(&prefix, commit));
+        if repo.submodules || repo.lfs {
+            // Git changes only the files of the repository itself from one commit to another.
+            found.retain(|cache| cache.name == own);
+        }
         found.sort_by_key(|cache| (cache.name == own, cache.created_at));
         while let Some(layer) = found.pop() {
             let key = layer.name.rsplit('.').next().unwrap_or_default();
@@ -87,8 +91,41 @@ impl CheckoutLayer {
     }
 }
 
-/// Distinguishes repositories and roots; a layer belongs to one root.
+/// The settings that change which files a checkout has; `None` without any.
+pub(super) fn describe_checkout(repo: &Repo) -> Option<String> {
+    let flags = [("submodules", repo.submodules), ("lfs", repo.lfs)];
+    let flags = flags.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| format!("\0{name}"));
+    let text: String = flags.chain(repo.sparse.iter().map(|dir| format!("\0sparse {dir}"))).collect();
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// Distinguishes repositories, roots and settings of the checkout; a layer belongs to one root.
 fn describe_repository(repo: &Repo, image: Option<&str>) -> String {
-    let text = format!("{}\0{}", repo.location().unwrap_or_default(), image.unwrap_or_default());
+    let mut text = format!("{}\0{}", repo.location().unwrap_or_default(), image.unwrap_or_default());
+    text.extend(describe_checkout(repo));
     Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_of_the_checkout_has_its_own_layers() {
+        let repo = Repo { url: Some("https://example.org/a".to_owned()), ..Repo::default() };
+        let sparse = |dirs: &[&str]| Repo { sparse: dirs.iter().map(|&dir| dir.to_owned()).collect(), ..repo.clone() };
+        let all = [
+            repo.clone(),
+            Repo { submodules: true, ..repo.clone() },
+            Repo { lfs: true, ..repo.clone() },
+            Repo { lfs: true, submodules: true, ..repo.clone() },
+            sparse(&["a"]),
+            sparse(&["a", "b"]),
+        ];
+        let keys: std::collections::BTreeSet<_> = all.iter().map(|repo| describe_repository(repo, None)).collect();
+        assert_eq!(keys.len(), all.len());
+        assert_ne!(describe_repository(&repo, None), describe_repository(&repo, Some("image")));
+        let other_work = Repo { branch: Some("x".to_owned()), base: Some("y".to_owned()), ..repo.clone() };
+        assert_eq!(describe_repository(&repo, None), describe_repository(&other_work, None));
+    }
 }

@@ -1,6 +1,7 @@
 //! The create job: asks the provider to create a sandbox.
 
 use super::checkout_layer::CheckoutLayer;
+use super::clone_events::describe_clone;
 use super::sandbox_command::CommandTarget;
 use super::setup_cache::SetupCache;
 use super::setup_failure::report_problem;
@@ -16,7 +17,7 @@ use crate::providers::Providers;
 use crate::repositories::{self, PreparedRepository};
 use crate::state::App;
 use atoll_api::NewSandbox;
-use atoll_api::events::{EventData, GitCloned, SandboxNotice, SetupSkipped};
+use atoll_api::events::{EventData, SandboxNotice, SetupSkipped};
 use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
@@ -347,29 +348,6 @@ async fn prepare_repository(
         }
         Some(_) | None => Ok(None),
     }
-}
-
-/// Submodules named in a notice.
-const MAX_NAMED_SUBMODULES: usize = 5;
-
-/// The events that describe the copied repository.
-fn describe_clone(sandbox: &SandboxRow, prepared: &PreparedRepository) -> Vec<EventData> {
-    let PreparedRepository { source, uncommitted, submodules, .. } = prepared;
-    let (commit, branch) = (Some(source.commit.clone()), Some(source.branch.clone()));
-    let repo = sandbox.settings.repo.as_ref().and_then(|repo| repo.location().map(str::to_owned));
-    let cloned = GitCloned { commit, branch, repo, uncommitted: *uncommitted, submodules: submodules.clone() };
-    let mut events = vec![EventData::GitCloned(cloned)];
-    if !submodules.is_empty() {
-        let named: Vec<&str> = submodules.iter().take(MAX_NAMED_SUBMODULES).map(String::as_str).collect();
-        let more = if submodules.len() > named.len() { ", …" } else { "" };
-        let text = format!(
-            "this version does not support submodules ({}{more}): their directories are empty, and the run fails if the \
-             agent leaves files in them, because no branch can hold those",
-            named.join(", ")
-        );
-        events.push(EventData::SandboxNotice(SandboxNotice { text, routine: false }));
-    }
-    events
 }
 
 /// Stores the provider's sandbox, and deletes the job if no set-up follows.

@@ -4,6 +4,7 @@ pub(crate) mod branch_workflow;
 pub(crate) mod budgets;
 mod checkout_layer;
 mod checks;
+mod clone_events;
 mod create_job;
 pub(crate) mod dead_worker;
 mod deadline;

@@ -55,7 +55,7 @@ impl SetupCache {
         let short: String = key.digest.chars().take(KEY_CHARS).collect();
         let name = provider_cache_name(sandbox.project_id, &short);
         let base = settings.repo.as_ref().and_then(|repo| repo.base.as_ref());
-        let may_store = source.is_none_or(|source| Some(&source.commit) == base);
+        let may_store = source.is_none_or(|source| Some(&source.commit) == base) && !fills_submodules(sandbox);
         let start = choose_start(provider, sandbox, &name).await;
         let key_parts = key.parts.into_iter().map(|part| (part.name, part.digest)).collect();
         Some(Self { key: short, key_parts, name, start, may_store })
@@ -95,10 +95,15 @@ impl SetupCache {
     }
 }
 
+/// What set-up leaves in submodules is not kept: their checkouts are created again.
+fn fills_submodules(sandbox: &SandboxRow) -> bool {
+    sandbox.settings.repo.as_ref().is_some_and(|repo| repo.submodules)
+}
+
 /// The layer with all files of the set-up, or else the downloads of the project's newest one.
 async fn choose_start(provider: &dyn Provider, sandbox: &SandboxRow, name: &str) -> Option<CacheUse> {
     let caches = provider.caches().await.unwrap_or_default();
-    if caches.iter().any(|cache| cache.name == name) {
+    if !fills_submodules(sandbox) && caches.iter().any(|cache| cache.name == name) {
         return Some(CacheUse::SetUp(name.to_owned()));
     }
     // An image has its own files below.
@@ -134,6 +139,7 @@ async fn compute_key(
     }
     let addresses = registry_addresses(&app.config.registries).into_iter();
     let registries = addresses.map(|registry| (registry.kind.to_string(), registry.url)).collect();
+    let checkout = sandbox.settings.repo.as_ref().and_then(super::checkout_layer::describe_checkout);
     let inputs = CacheKeyInputs {
         root: &root,
         tools: &tools,
@@ -142,6 +148,7 @@ async fn compute_key(
         env: &sandbox.settings.env,
         registries: &registries,
         network: setup.environment.network.as_ref()?,
+        checkout: checkout.as_deref(),
     };
     // A key file that is too large to read makes the set-up unique.
     CacheKey::compute(&inputs).ok()

@@ -111,7 +111,11 @@ pub(super) async fn decide_setup(
 
 async fn read_files(app: &App, repo: Option<&Repo>, source: Option<&RepositorySource>) -> Result<RepositoryFiles> {
     match (repo, source) {
-        (Some(repo), Some(source)) => repositories::read_setup_files(app, repo, source.commit.clone()).await,
+        (Some(repo), Some(source)) => {
+            let mut files = repositories::read_setup_files(app, repo, source.commit.clone()).await?;
+            files.retain_checked_out(&repo.sparse);
+            Ok(files)
+        }
         _ => Ok(RepositoryFiles::default()),
     }
 }

@@ -10,13 +10,16 @@ use atoll_core::id::{ProjectId, UserId};
 use atoll_forge::remote::{Protocol, RemoteCredential, RemoteUrl};
 use atoll_store::secrets;
 
-/// The credential of a project for a URL: from `git.credentials`, else the one for the forge's API.
-pub async fn credential_for(
-    app: &App,
-    project: ProjectId,
-    url: &RemoteUrl,
-    requester: Option<UserId>,
-) -> Result<RemoteCredential> {
+/// The project and the user whose credentials reach a repository.
+#[derive(Debug, Clone, Copy)]
+pub struct CredentialScope {
+    pub project: ProjectId,
+    pub requester: Option<UserId>,
+}
+
+/// The credential for a URL: from `git.credentials`, else the one for the forge's API.
+pub async fn credential_for(app: &App, scope: CredentialScope, url: &RemoteUrl) -> Result<RemoteCredential> {
+    let CredentialScope { project, requester } = scope;
     let Some(entry) = find_entry(&app.config.git.credentials, url) else {
         let token = find_git_token(app, url, requester).await?;
         return Ok(token.map_or(RemoteCredential::None, |token| RemoteCredential::token(None, token)));

@@ -1,9 +1,9 @@
 //! The repository of a sandbox: a directory of this machine, or the mirror of a URL.
 
-use super::git_credentials::credential_for;
+use super::git_credentials::{CredentialScope, credential_for};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
-use atoll_core::id::{ProjectId, SandboxId, UserId};
+use atoll_core::id::SandboxId;
 use atoll_core::sandbox::Repo;
 use atoll_forge::HostRepository;
 use atoll_forge::remote::{Mirror, MirrorOptions, RemoteCredential, RemoteError, RemoteUrl};
@@ -23,7 +23,7 @@ pub enum GitSource {
 #[derive(Debug, Clone)]
 pub struct RemoteSource {
     pub mirror: Mirror,
-    credential: RemoteCredential,
+    pub(super) credential: RemoteCredential,
     max_age: Duration,
 }
 
@@ -56,10 +56,10 @@ pub fn parse_url(url: &str) -> Result<RemoteUrl> {
 
 impl GitSource {
     /// The source with the credential of the project or of the requesting user for its URL, which a fetch needs.
-    pub async fn connect(app: &App, project: ProjectId, repo: &Repo, requester: Option<UserId>) -> Result<Self> {
+    pub async fn connect(app: &App, scope: CredentialScope, repo: &Repo) -> Result<Self> {
         let mut source = Self::open_stored(app, repo)?;
         if let Self::Remote(remote) = &mut source {
-            remote.credential = credential_for(app, project, remote.mirror.url(), requester).await?;
+            remote.credential = credential_for(app, scope, remote.mirror.url()).await?;
         }
         Ok(source)
     }

@@ -4,19 +4,25 @@
 //! `GitSource` is the repository: a directory of this machine, or the mirror of a URL.
 
 mod branch_repository;
+mod checkout_contents;
 mod git_credentials;
 mod git_reports;
 mod git_source;
+mod large_files;
 mod scratch_dir;
+mod submodules;
 
 pub use branch_repository::BranchRepository;
+pub use checkout_contents::CheckoutContents;
+use checkout_contents::MissingContents;
+pub use git_credentials::CredentialScope;
 pub use git_reports::{git_error_code, git_error_text, git_report_texts};
 pub use git_source::{GitSource, parse_url};
 pub use scratch_dir::ScratchDir;
 
 use crate::problem::{Problem, Result};
 use crate::state::App;
-use atoll_core::id::{ProjectId, SandboxId, UserId};
+use atoll_core::id::SandboxId;
 use atoll_core::principal::user_of_actor;
 use atoll_core::provider::{Author, RepositorySource};
 use atoll_core::sandbox::Repo;
@@ -27,6 +33,7 @@ use git_source::run_blocking;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::path::PathBuf;
 
 /// A repository with its base commit and the names that its new branch cannot have.
 pub struct ResolvedRepository {
@@ -39,14 +46,24 @@ pub struct ResolvedRepository {
 /// Fetches a repository behind a URL, unless its mirror is recent.
 pub async fn resolve_repository(
     app: &App,
-    (project, requester): (ProjectId, Option<UserId>),
+    scope: CredentialScope,
     repo: Repo,
     title: String,
 ) -> Result<ResolvedRepository> {
-    let source = GitSource::connect(app, project, &repo, requester).await?;
+    let source = GitSource::connect(app, scope, &repo).await?;
     let prefix = app.config.git.branch_prefix.clone();
+    let (resolved, requested) = (source.clone(), repo.clone());
+    let base = run_blocking(move || {
+        let base = resolved.resolve_base(requested.base.as_deref())?;
+        resolved.open()?.check_directories(&base, &requested.sparse)?;
+        Ok(base)
+    })
+    .await?;
+    if repo.submodules || repo.lfs {
+        // A failure is an error of the request, and the job finds everything on this machine.
+        CheckoutContents::fetch(app, scope, &source, &repo, &base, MissingContents::Refuse).await?;
+    }
     run_blocking(move || {
-        let base = source.resolve_base(repo.base.as_deref())?;
         let branch = repo.branch.clone().unwrap_or_else(|| atoll_forge::branch_name(&prefix, &title));
         let taken_branches = source.open()?.list_taken_branches()?;
         let target = source.choose_target(repo.target.clone(), repo.base.as_deref())?;
@@ -88,7 +105,7 @@ pub struct PreparedRepository {
     pub source: RepositorySource,
     /// Number of files with uncommitted changes.
     pub uncommitted: u64,
-    pub submodules: Vec<String>,
+    pub contents: CheckoutContents,
     /// True if all objects of the history are there, so that the checkout can become a layer.
     pub is_complete: bool,
     origin: GitSource,
@@ -103,26 +120,30 @@ pub async fn prepare_repository(
     repo: Repo,
     earlier: Option<String>,
 ) -> Result<PreparedRepository> {
-    let (sandbox, requester) = (row.id, row.created_by.as_deref().and_then(user_of_actor));
-    let origin = GitSource::connect(app, row.project_id, &repo, requester).await?;
+    let sandbox = row.id;
+    let requester = row.created_by.as_deref().and_then(user_of_actor);
+    let scope = CredentialScope { project: row.project_id, requester };
+    let origin = GitSource::connect(app, scope, &repo).await?;
     let (prepared, base) = (origin.clone(), repo.base.clone());
     run_blocking(move || prepared.hold_commit(sandbox, base.as_deref())).await?;
     let scratch = ScratchDir::new(app, sandbox).map_err(|error| scratch_problem(&error))?;
-    let (Some(base), Some(branch)) = (repo.base, repo.branch) else {
+    let (Some(base), Some(branch)) = (repo.base.clone(), repo.branch.clone()) else {
         return Err(Problem::internal("a repository without its commit"));
     };
     let (opened, bundle) = (origin.clone(), scratch.path("source"));
-    let (source, uncommitted, submodules, is_complete) = run_blocking(move || {
+    let settings = repo.clone();
+    let (source, uncommitted, is_complete) = run_blocking(move || {
         let found = opened.open()?;
         // If the session's branch was deleted, start again from the base.
         let commit = earlier.and_then(|revision| found.resolve_base(&revision).ok()).unwrap_or(base);
-        let (uncommitted, submodules) = (found.count_uncommitted_files()?, found.list_submodules(&commit)?);
-        let author = git_author(&found);
-        let source = RepositorySource { bundle, layer_commit: None, store_as: None, commit, branch, author };
-        Ok((source, uncommitted, submodules, found.is_complete()?))
+        let source = new_source(bundle, commit, branch, git_author(&found), &settings);
+        Ok((source, found.count_uncommitted_files()?, found.is_complete()?))
     })
     .await?;
-    Ok(PreparedRepository { source, uncommitted, submodules, is_complete, origin, scratch })
+    let is_base = repo.base.as_ref() == Some(&source.commit);
+    let missing = if is_base { MissingContents::Refuse } else { MissingContents::Skip };
+    let contents = CheckoutContents::fetch(app, scope, &origin, &repo, &source.commit, missing).await?;
+    Ok(PreparedRepository { source, uncommitted, contents, is_complete, origin, scratch })
 }
 
 impl PreparedRepository {
@@ -146,7 +167,10 @@ impl PreparedRepository {
             }
         })
         .await?;
-        Ok(RepositorySource { layer_commit, ..self.source.clone() })
+        // A layer that is at the commit has its parts.
+        let is_there = layer_commit.as_ref() == Some(&self.source.commit);
+        let parts = if is_there { None } else { self.contents.write_parts(&self.scratch).await? };
+        Ok(RepositorySource { layer_commit, parts, ..self.source.clone() })
     }
 }
 
@@ -178,17 +202,31 @@ pub async fn bundle_commit(
     let origin = origin.clone();
     let bundle = scratch.path("source");
     let file = scratch.create("source").map_err(|error| scratch_problem(&error))?;
-    let (Some(commit), Some(branch)) = (repo.base, repo.branch) else {
+    let (Some(commit), Some(branch)) = (repo.base.clone(), repo.branch.clone()) else {
         return Err(Problem::internal("a repository without its commit"));
     };
     run_blocking(move || {
         let found = origin.open()?;
         let commit = earlier.and_then(|revision| found.resolve_base(&revision).ok()).unwrap_or(commit);
         found.write_bundle(&commit, file)?;
-        let author = git_author(&found);
-        Ok(RepositorySource { bundle, layer_commit: None, store_as: None, commit, branch, author })
+        Ok(new_source(bundle, commit, branch, git_author(&found), &repo))
     })
     .await
+}
+
+fn new_source(bundle: PathBuf, commit: String, branch: String, author: Author, repo: &Repo) -> RepositorySource {
+    let (sparse_dirs, uses_lfs) = (repo.sparse.clone(), repo.lfs);
+    RepositorySource {
+        bundle,
+        parts: None,
+        sparse_dirs,
+        uses_lfs,
+        layer_commit: None,
+        store_as: None,
+        commit,
+        branch,
+        author,
+    }
 }
 
 /// Lists the changed files between two commits.

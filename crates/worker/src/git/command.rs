@@ -4,6 +4,7 @@
 //! hanging and its result predictable.
 
 use super::error::Error;
+use super::large_file_filters::{self, PointerUse};
 use atoll_forge::plumbing::subprocess::{self, ProcessExit, RunFailure, RunLimits};
 use atoll_forge::plumbing::{GitOutput, filters, git_program};
 use std::ffi::{OsStr, OsString};
@@ -12,6 +13,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+/// The worker in every sandbox.
+const WORKER_PATH: &str = "/opt/atoll/worker";
 
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -43,6 +47,8 @@ const SETTINGS: &[&str] = &[
     "submodule.recurse=false",
 ];
 
+const SPARSE_SETTINGS: [&str; 2] = ["core.sparseCheckout=true", "core.sparseCheckoutCone=true"];
+
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("LC_ALL", "C"),
     ("HOME", "/nonexistent"),
@@ -69,6 +75,8 @@ pub struct GitWorkspace {
     pub home: PathBuf,
     /// Directory for temporary files.
     pub temporary: PathBuf,
+    /// This program, for git's filters.
+    pub program: PathBuf,
     /// Time limit of a query.
     pub quick: Duration,
     /// Time limit of a command that reads or writes all files.
@@ -81,7 +89,8 @@ impl Default for GitWorkspace {
     fn default() -> Self {
         let (quick, slow) = (Duration::from_secs(120), Duration::from_secs(30 * 60));
         let [root, home, temporary] = ["/workspace", "/home/agent", "/tmp"].map(PathBuf::from);
-        Self { root, home, temporary, quick, slow, output_bytes: 2 << 30 }
+        let program = PathBuf::from(WORKER_PATH);
+        Self { root, home, temporary, program, quick, slow, output_bytes: 2 << 30 }
     }
 }
 
@@ -92,6 +101,8 @@ pub(super) struct Git {
     pub workspace: GitWorkspace,
     /// Extra variables of later commands: the temporary index, disabled filters, the author.
     extra: Vec<(OsString, OsString)>,
+    /// Extra settings of later commands, which override the variables.
+    settings: Vec<String>,
 }
 
 /// One git command.
@@ -111,7 +122,12 @@ impl Git {
 
     pub fn find_in(workspace: &GitWorkspace, search: OsString) -> Result<Self, Error> {
         let program = git_program::find_git(&search).ok_or(Error::GitMissing)?;
-        Ok(Self { program, search, workspace: workspace.clone(), extra: Vec::new() })
+        Ok(Self { program, search, workspace: workspace.clone(), extra: Vec::new(), settings: Vec::new() })
+    }
+
+    /// Makes all later commands respect the directories of a sparse checkout.
+    pub fn enable_sparse_checkout(&mut self) {
+        self.settings.extend(SPARSE_SETTINGS.map(str::to_owned));
     }
 
     /// Adds a variable to all later commands.
@@ -145,7 +161,7 @@ impl Git {
         command.env_clear().envs(ENVIRONMENT.iter().copied()).env("PATH", &self.search).stdin(Stdio::null());
         command.current_dir(&self.workspace.root);
         command.envs(self.extra.iter().map(|(name, value)| (name, value)));
-        SETTINGS.iter().for_each(|setting| {
+        SETTINGS.iter().copied().chain(self.settings.iter().map(String::as_str)).for_each(|setting| {
             command.args(["-c", setting]);
         });
         let GitWorkspace { quick, slow, ref temporary, .. } = self.workspace;
@@ -159,10 +175,24 @@ impl Git {
 
     /// Disables all filters. A filter is a program of the workspace and may hang; and content that it moves elsewhere, as
     /// large-file storage does, would stay behind in the sandbox.
-    pub fn disable_filters(&mut self) -> Result<(), Error> {
+    ///
+    /// For large-file storage, Atoll's own filter takes the place of the configured one.
+    pub fn replace_filters(&mut self, pointers: PointerUse) -> Result<(), Error> {
         let listed = self.query(filters::LIST_ARGUMENTS)?;
         self.extra.extend(filters::disabling_env(&listed.stdout));
+        if listed.stdout.split(|byte| *byte == 0).any(|key| key.starts_with(b"filter.lfs.")) {
+            let clean = large_file_filters::clean_command(&self.workspace.program, pointers);
+            self.settings.extend([format!("filter.lfs.clean={clean}"), "filter.lfs.required=true".to_owned()]);
+        }
         Ok(())
+    }
+
+    /// A copy for commands on a submodule, without the variables and settings of the workspace's own repository.
+    pub fn of_submodule(&self, root: &Path) -> Result<Self, Error> {
+        let workspace = GitWorkspace { root: root.to_owned(), ..self.workspace.clone() };
+        let mut git = Self::find_in(&workspace, self.search.clone())?;
+        git.replace_filters(PointerUse::Compare)?;
+        Ok(git)
     }
 }
 

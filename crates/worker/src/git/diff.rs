@@ -3,6 +3,7 @@
 use super::command::GitWorkspace;
 use super::error::Error;
 use super::index::Index;
+use super::large_file_filters::PointerUse;
 use super::repository::Repository;
 use atoll_forge::plumbing::changes;
 use clap::Args;
@@ -25,7 +26,7 @@ pub(super) struct Request {
 }
 
 pub(super) fn diff_workspace(request: &Request, workspace: &GitWorkspace, output: File) -> Result<Value, Error> {
-    let mut repository = Repository::open(workspace)?;
+    let mut repository = Repository::open(workspace, PointerUse::Compare)?;
     let base =
         repository.resolve_base(&request.base)?.ok_or_else(|| Error::BaseMissing { base: request.base.clone() })?;
     let head = repository.resolve_commit("HEAD")?;

@@ -5,6 +5,7 @@
 use super::command::{Git, GitWorkspace};
 use super::error::Error;
 use super::index::split_records;
+use super::large_file_filters::PointerUse;
 use super::repository::{Repository, read_regular_file};
 use serde_json::{Value, json};
 use std::fs;
@@ -18,7 +19,7 @@ const MAX_EXCLUDE_BYTES: u64 = 4 << 20;
 
 /// Excludes everything in the workspace that is neither tracked nor ignored.
 pub(super) fn exclude_untracked(workspace: &GitWorkspace) -> Result<Value, Error> {
-    let repository = Repository::open(workspace)?;
+    let repository = Repository::open(workspace, PointerUse::Compare)?;
     let (excluded, left) = add_patterns(&repository.git, &repository.git_dir)?;
     Ok(json!({ "excluded": excluded, "left": left }))
 }

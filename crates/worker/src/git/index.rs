@@ -6,6 +6,7 @@
 use super::command::Git;
 use super::error::Error;
 use super::repository::{Repository, read_regular_file};
+use super::sparse_checkout;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -52,6 +53,9 @@ impl Index {
             drop(fs::remove_file(index.path.with_extension("lock")));
             let tree = otherwise.map_or_else(|| vec!["--empty"], |commit| vec!["--reset", commit]);
             repository.git.command(WHAT).args(["read-tree"]).args(tree).run_slow()?.require_success()?;
+            if is_sparse(repository) {
+                sparse_checkout::skip_absent_files(&repository.git)?;
+            }
             index.refresh_index(&repository.git)?;
         }
         index.others = index.list_untracked(&repository.git)?;
@@ -90,20 +94,6 @@ impl Index {
             let answer = run.input(&join_names(names, b""))?.run_slow()?;
             Ok(answer.is_success() && !answer.stderr_contains("Ignoring path"))
         })
-    }
-
-    /// Lists the submodules whose directories have files.
-    pub fn list_filled_submodules(&self, git: &Git) -> Result<Vec<String>, Error> {
-        let listed = git.command(WHAT).args(["ls-files", "--stage", "-z"]).run_slow()?.require_success()?;
-        let names = split_records(&listed.stdout)
-            .filter(|record| record.starts_with(b"160000 "))
-            .filter_map(|record| Some(&record[record.iter().position(|byte| *byte == b'\t')? + 1..]));
-        let is_filled = |name: &&[u8]| {
-            let directory = git.workspace.root.join(to_path(name));
-            fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some())
-        };
-        let filled = names.filter(is_filled).take(MAX_WARNINGS);
-        Ok(filled.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
     }
 
     /// Adds only names: git then compares the workspace and writes nothing.
@@ -209,7 +199,7 @@ fn clear_hiding_flags(repository: &Repository) -> Result<bool, Error> {
     if !listed.is_success() {
         return Ok(false);
     }
-    let is_sparse = fs::symlink_metadata(repository.git_dir.join("info/sparse-checkout")).is_ok();
+    let is_sparse = is_sparse(repository);
     let (mut assumed, mut skipped) = (Vec::new(), Vec::new());
     for record in split_records(&listed.stdout) {
         let [tag, b' ', name @ ..] = record else { continue };
@@ -228,6 +218,10 @@ fn clear_hiding_flags(repository: &Repository) -> Result<bool, Error> {
         }
     }
     Ok(true)
+}
+
+fn is_sparse(repository: &Repository) -> bool {
+    fs::symlink_metadata(repository.git_dir.join("info/sparse-checkout")).is_ok()
 }
 
 pub(super) fn split_records(listed: &[u8]) -> impl Iterator<Item = &[u8]> {

@@ -5,11 +5,13 @@
 //! that only Atoll wrote.
 
 use super::checkout_switch;
-use super::command::{Git, GitWorkspace};
+use super::command::{Git, GitCommand, GitWorkspace};
 use super::error::Error;
 use super::exclude;
+use super::large_file_filters::{self, PointerUse};
 use super::layer_checkout::{self, OldIndex};
 use super::repository::Repository;
+use super::sparse_checkout;
 use atoll_forge::plumbing::bundle::{self, BundleHeader};
 use clap::Args;
 use serde_json::{Value, json};
@@ -46,6 +48,12 @@ pub(super) struct Request {
     /// Change the checkout of a layer, which is at this commit, into the bundle's.
     #[arg(long, value_name = "COMMIT", allow_hyphen_values = true, conflicts_with_all = ["restore", "over_layer"])]
     over_checkout: Option<String>,
+    /// Check out only this directory, and the files above it.
+    #[arg(long = "sparse", value_name = "DIR", allow_hyphen_values = true)]
+    sparse_dirs: Vec<String>,
+    /// Use large-file storage: commits have pointers.
+    #[arg(long)]
+    lfs: bool,
     /// Configure the repository for workspaces that are copies of it.
     #[arg(long)]
     for_layer: bool,
@@ -63,7 +71,7 @@ pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle
     let mut git = Git::find(workspace)?;
     let is_over_layer = request.over_layer || request.over_checkout.is_some();
     let is_occupied = match (request.restore, is_over_layer) {
-        (true, _) => Repository::open(workspace).is_ok(),
+        (true, _) => Repository::open(workspace, PointerUse::Compare).is_ok(),
         (false, true) => false,
         (false, false) => fs::read_dir(&workspace.root).map_err(failed)?.next().is_some(),
     };
@@ -82,6 +90,9 @@ pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle
         return Err(Error::BadBranch { branch: request.branch.clone() });
     }
     git.set_author(&request.name, &request.email);
+    if !request.sparse_dirs.is_empty() {
+        git.enable_sparse_checkout();
+    }
     if request.restore {
         return restore_repository(request, &git, bundle);
     }
@@ -145,12 +156,13 @@ fn create_repository(
     if !indexed.is_success() {
         return Err(Error::BadBundle { detail: indexed.failure_detail() });
     }
-    end_history(git, &shallow)?;
+    end_history(git.command(WHAT), &inner, &shallow)?;
     set_identity(request, git)?;
     if request.for_layer {
         // Inodes and owners of files can differ between the workspaces of a layer.
         git.command(WHAT).args(["config", "--", "core.checkStat", "minimal"]).run_quick()?.require_success()?;
     }
+    sparse_checkout::choose_directories(git, &request.sparse_dirs)?;
     let name = request.branch_ref();
     git.command(WHAT)
         .args(["update-ref", "-m", "atoll: start", "--", &name, &base, ""])
@@ -160,8 +172,14 @@ fn create_repository(
         let exclude = format!("/{SET_ASIDE}\n");
         fs::write(inner.join("info/exclude"), exclude).map_err(|source| Error::Io { what: WHAT, source })?;
         git.command(WHAT).args(["read-tree", &base]).run_slow()?.require_success()?;
+        if !request.sparse_dirs.is_empty() {
+            sparse_checkout::skip_absent_files(git)?;
+        }
     } else {
         git.command(WHAT).args(["reset", "--quiet", "--hard", &base]).run_slow()?.require_success()?;
+    }
+    if request.lfs {
+        large_file_filters::configure(git)?;
     }
     let files = adjust_index_time(&inner.join("index")).map_err(|source| Error::Io { what: WHAT, source })?;
     Ok(json!({ "commit": base, "files": files, "shallow": !shallow.is_empty() }))
@@ -193,17 +211,16 @@ pub(super) fn bundle_contents(head: &BundleHeader) -> Result<(String, Vec<String
 }
 
 /// Marks the end of a shallow history.
-fn end_history(git: &Git, shallow: &[String]) -> Result<(), Error> {
+pub(super) fn end_history(git: GitCommand, git_dir: &Path, shallow: &[String]) -> Result<(), Error> {
     if shallow.is_empty() {
         return Ok(());
     }
     let names: String = shallow.iter().map(|commit| format!("{commit}\n")).collect();
-    let there =
-        git.command(WHAT).args(["cat-file", "--batch-check=%(objectname) %(objecttype)"]).input(names.as_bytes())?;
+    let there = git.args(["cat-file", "--batch-check=%(objectname) %(objecttype)"]).input(names.as_bytes())?;
     let there = there.run_slow()?.require_success()?.text();
     let ends: String =
         there.lines().filter_map(|line| line.strip_suffix(" commit")).map(|id| format!("{id}\n")).collect();
-    fs::write(git.workspace.root.join(".git/shallow"), ends).map_err(|source| Error::Io { what: WHAT, source })
+    fs::write(git_dir.join("shallow"), ends).map_err(|source| Error::Io { what: WHAT, source })
 }
 
 /// Makes the index newer than all files. Git reads a file again at each `git status` if it is not older than the index.

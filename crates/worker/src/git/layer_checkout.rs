@@ -103,7 +103,7 @@ fn remove_listed(root: &Path, listed: &[u8]) -> io::Result<()> {
 }
 
 /// True if a name of an index stays below the workspace.
-fn is_plain(name: &[u8]) -> bool {
+pub(super) fn is_plain(name: &[u8]) -> bool {
     name.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b".." | b".git"))
 }
 

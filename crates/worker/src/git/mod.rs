@@ -4,6 +4,7 @@
 //! server never reads the workspace itself.
 //!
 //! - `git-in` creates a repository from a bundle on stdin;
+//! - `git-parts` adds submodules and large files to it;
 //! - `git-out` commits the rest and writes a bundle of all new commits to stdout;
 //! - `git-diff` lists or prints the differences from the start, and changes nothing;
 //! - `git-sync-in` and `git-sync-out` copy a user's worktree in and its changes out;
@@ -12,6 +13,7 @@
 //!
 //! A failed job prints one line of JSON on stderr, `{"error", "code"}`, and exits with 1.
 
+mod checkout_parts;
 mod checkout_switch;
 mod command;
 mod diff;
@@ -19,10 +21,14 @@ mod error;
 mod exclude;
 mod index;
 mod input;
+mod large_file_filters;
+mod large_file_results;
 mod layer_checkout;
 mod out;
 mod repository;
 mod set_up_files;
+mod sparse_checkout;
+mod submodule_work;
 #[cfg(test)]
 mod tests;
 mod worktree_sync;
@@ -48,6 +54,12 @@ struct Line {
 enum Job {
     #[command(name = "git-in")]
     In(input::Request),
+    #[command(name = "git-parts")]
+    Parts,
+    #[command(name = "git-lfs-clean")]
+    CleanLargeFile(large_file_filters::CleanRequest),
+    #[command(name = "git-lfs-smudge")]
+    SmudgeLargeFile,
     #[command(name = "git-out")]
     Out(out::Request),
     #[command(name = "git-diff")]
@@ -93,6 +105,9 @@ fn run_job(arguments: Vec<String>, workspace: &GitWorkspace, input: File, output
     })?;
     match line.job {
         Job::In(request) => input::fill_workspace(&request, workspace, input),
+        Job::Parts => checkout_parts::add_parts(workspace, input),
+        Job::CleanLargeFile(request) => large_file_filters::clean_file(&request, input, output),
+        Job::SmudgeLargeFile => large_file_filters::smudge_file(input, output),
         Job::Out(request) => out::export_work(&request, workspace, output),
         Job::Diff(request) => diff::diff_workspace(&request, workspace, output),
         Job::SyncIn => worktree_sync::receive_worktree(workspace, input),

@@ -3,7 +3,10 @@
 use super::command::GitWorkspace;
 use super::error::Error;
 use super::index::{Index, copy_index};
+use super::large_file_filters::PointerUse;
+use super::large_file_results;
 use super::repository::{Repository, UnfinishedOperation, read_regular_file};
+use super::submodule_work;
 use atoll_forge::plumbing::bundle::{self, BundleHeader};
 use clap::Args;
 use serde_json::{Value, json};
@@ -38,7 +41,7 @@ struct End {
 #[derive(Default)]
 struct Remarks {
     warnings: Vec<String>,
-    /// Submodules with files, which the result lacks: it has only the id of each submodule's commit.
+    /// Submodules with work and large files, which the result lacks: it has only their ids.
     unsaved: Vec<String>,
 }
 
@@ -46,7 +49,7 @@ pub(super) fn export_work(request: &Request, workspace: &GitWorkspace, output: F
     if [&request.name, &request.email].iter().any(|text| text.trim().is_empty()) {
         return Err(Error::Arguments { detail: "--name and --email must not be empty".to_owned() });
     }
-    let mut repository = Repository::open(workspace)?;
+    let mut repository = Repository::open(workspace, PointerUse::Store)?;
     repository.git.set_author(&request.name, &request.email);
     repository.remove_stale_locks();
     let base = repository.resolve_base(&request.base)?;
@@ -54,7 +57,14 @@ pub(super) fn export_work(request: &Request, workspace: &GitWorkspace, output: F
     let Some(end) = commit_work(&mut repository, request, base.as_deref(), &mut remarks)? else {
         return Ok(json!({ "nothing": true }));
     };
-    let Remarks { mut warnings, unsaved } = remarks;
+    let Remarks { mut warnings, mut unsaved } = remarks;
+    if let Some(base) = &base {
+        let large_files = large_file_results::examine_result(&repository.git, base, &end.commit)?;
+        unsaved.extend(large_files.unsaved.iter().map(|path| format!("large file {path}")));
+        warnings.extend(large_files.without_pointer.iter().map(|path| {
+            format!("{path:?} belongs to large-file storage (LFS), but the result has its content, not a pointer")
+        }));
+    }
     warnings.extend(unmerged_branches(&repository, &end.commit, base.as_deref())?);
     let commits = count_commits(&repository, &end.commit, base.as_deref())?;
     let mut report = if commits == 0 {
@@ -88,7 +98,8 @@ fn commit_work(
     let mut index = Index::new(repository, parent.as_deref())?;
     index.add_everything(&repository.git)?;
     warnings.extend(index.warnings());
-    *unsaved = index.list_filled_submodules(&repository.git)?;
+    let submodules = submodule_work::list_unsaved(&repository.git, base)?;
+    unsaved.extend(submodules.iter().map(|path| format!("submodule {path}")));
     let tree = repository.git.command(COMMITTING).args(["write-tree"]).run_slow()?.require_success()?.text();
     let merged = if underway == UnfinishedOperation::Merge { merge_parents(repository)? } else { Vec::new() };
     match &parent {

@@ -2,6 +2,7 @@
 
 use super::command::{Git, GitWorkspace};
 use super::error::Error;
+use super::large_file_filters::PointerUse;
 use atoll_forge::plumbing::bundle::ObjectFormat;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
@@ -47,7 +48,7 @@ impl UnfinishedOperation {
 }
 
 impl Repository {
-    pub fn open(workspace: &GitWorkspace) -> Result<Self, Error> {
+    pub fn open(workspace: &GitWorkspace, pointers: PointerUse) -> Result<Self, Error> {
         let root = workspace.root.clone();
         let mut git = Git::find(workspace)?;
         if fs::symlink_metadata(root.join(".git")).is_err() {
@@ -64,7 +65,7 @@ impl Repository {
         let detail = || format!("unsupported object format `{named}`");
         let format =
             ObjectFormat::from_name(&named).ok_or_else(|| Error::BrokenRepository { root, detail: detail() })?;
-        git.disable_filters()?;
+        git.replace_filters(pointers)?;
         Ok(Self { git, format, git_dir })
     }
 

@@ -4,6 +4,7 @@
 use super::command::{Git, GitWorkspace};
 use super::error::Error;
 use super::index::{split_records, to_path};
+use super::large_file_filters::PointerUse;
 use super::repository::{Repository, read_regular_file};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -50,7 +51,7 @@ pub(super) fn remove_transient_files(workspace: &GitWorkspace) -> Result<Value, 
 /// The files of the checkout. Removing one would be a change of the result.
 fn list_tracked(workspace: &GitWorkspace) -> BTreeSet<PathBuf> {
     let list = |git: &Git| git.command(SEALING).args(["ls-files", "--cached", "-z"]).run_slow();
-    let listed = Repository::open(workspace).and_then(|repository| list(&repository.git));
+    let listed = Repository::open(workspace, PointerUse::Compare).and_then(|repository| list(&repository.git));
     let stdout = listed.ok().filter(|listed| listed.is_success()).map(|listed| listed.stdout).unwrap_or_default();
     split_records(&stdout).map(|name| workspace.root.join(to_path(name))).collect()
 }

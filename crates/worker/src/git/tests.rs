@@ -5,6 +5,7 @@ mod checkout_tests;
 mod diff_tests;
 mod input_tests;
 mod out_tests;
+mod part_tests;
 
 use super::{Error, GitWorkspace, run_job};
 use serde_json::Value;

@@ -235,7 +235,7 @@ pub async fn store_step(
 /// Returns the branch to its commit before the conflict.
 async fn undo_conflict(app: &App, before: &BranchWorkflowRow, record: &WorkflowRecord) -> Result<()> {
     let (Some(conflict), Some(branch)) = (record.conflict.clone(), record.repo.branch.clone()) else { return Ok(()) };
-    let connected = BranchRepository::connect(app, before.project_id, before.requested_by, &record.repo).await?;
+    let connected = BranchRepository::connect(app, before, &record.repo).await?;
     let undone = connected
         .run(move |own| Ok(own.mirror.repository()?.move_branch(&branch, &conflict.commit, &conflict.previous)?));
     undone.await.map(drop).map_err(|error| Problem::internal(error))

@@ -56,7 +56,8 @@ pub async fn start_workflow(
     check_repo(&repo, &access.caller)?;
     let branch = choose_ticket_branch(&ticket, repo.branch.clone())?;
     let repo = atoll_core::sandbox::Repo { branch: Some(branch), ..repo };
-    let mut repo = repositories::resolve_repository(app, project, repo, String::new()).await?.repo;
+    let scope = CredentialScope { project, requester: access.caller.user() };
+    let mut repo = repositories::resolve_repository(app, scope, repo, String::new()).await?.repo;
     if let BranchPlacement::Taken { free } =
         repositories::place_branch(app, repo.clone(), ticket.branch == repo.branch).await?
     {
@@ -268,7 +269,7 @@ async fn read_forge_status(
     number: u64,
 ) -> Result<PullRequestStatus> {
     let url = row.record.repo.url.as_deref().unwrap_or_default();
-    let connection = connect_forge(app, project, url, row.requested_by).await?;
+    let connection = connect_forge(app, url, row.requested_by).await?;
     let status = connection.forge.read_status(&connection.repository, number).await;
     status.map_err(|error| connection.problem(&error))
 }

@@ -28,6 +28,7 @@ use atoll_core::id::{ProjectId, SandboxId, SessionId, TicketId};
 use atoll_core::policy::ToolPolicy;
 use atoll_core::protected_paths;
 use atoll_core::sandbox::{ApprovalMode, EndPolicy, ProviderKind, Repo, Settings};
+use atoll_core::sparse_checkout::normalise_sparse_dirs;
 use atoll_store::projects::{self, ProjectRow};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
@@ -123,12 +124,14 @@ pub fn parse_defaults(project: &ProjectRow) -> Result<NewSandbox> {
 
 /// Resolves the base commit and the branch, so that an unusable repository is an error of the request.
 async fn resolve_repo(app: &App, request: &PreparedRequest, repo: Option<Repo>) -> Result<Option<ResolvedRepository>> {
-    let Some(repo) = repo else { return Ok(None) };
+    let Some(mut repo) = repo else { return Ok(None) };
     check_repo(&repo, &request.caller)?;
+    repo.sparse = normalise_sparse_dirs("repo.sparse", &repo.sparse)?;
     let prompt = request.new.prompt.as_deref();
     let title = request.new.title.clone().or_else(|| prompt.map(title_from_prompt)).unwrap_or_default();
     let title = app.secrets.redactor(request.project).redact(&title).unwrap_or(title);
-    resolve_repository(app, (request.project, request.caller.user()), repo, title).await.map(Some)
+    let scope = CredentialScope { project: request.project, requester: request.caller.user() };
+    resolve_repository(app, scope, repo, title).await.map(Some)
 }
 
 /// Chooses the name of a new branch: the requested one, or the next one that is neither taken in the repository nor planned

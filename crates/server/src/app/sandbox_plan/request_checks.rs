@@ -11,6 +11,7 @@ use atoll_core::protected_paths;
 use atoll_core::provider::Capabilities;
 use atoll_core::reference::check_sandbox_name;
 use atoll_core::sandbox::{Repo, Resources};
+use atoll_core::sparse_checkout::normalise_sparse_dirs;
 use serde_json::{Map, Value};
 
 const MAX_MEMORY_GB: f64 = 1024.0;
@@ -94,6 +95,7 @@ pub fn check_repo(repo: &Repo, caller: &Caller) -> Result<()> {
     if repo.target.is_some() && repo.path.is_some() {
         return Err(Problem::invalid("repo.target: needs a `url`"));
     }
+    normalise_sparse_dirs("repo.sparse", &repo.sparse)?;
     for (field, name) in [("repo.base", &repo.base), ("repo.branch", &repo.branch), ("repo.target", &repo.target)] {
         if let Some(name) = name {
             bounds::check_line(field, name, 255)?;

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Deletes the branch at the remote and in the mirror, unless it has commits that were not merged.
 pub(super) async fn delete_branch(app: &App, row: &BranchWorkflowRow, record: &mut WorkflowRecord) -> StepResult {
     let Some(merged) = record.merged_head.clone() else { return Ok(StepReport::finished()) };
-    let repository = BranchRepository::connect(app, row.project_id, row.requested_by, &record.repo).await?;
+    let repository = BranchRepository::connect(app, row, &record.repo).await?;
     let branch = record.repo.branch.clone().unwrap_or_default();
     let (named, head) = (branch.clone(), merged.clone());
     let deleted = repository
@@ -42,7 +42,7 @@ pub(super) async fn delete_branch(app: &App, row: &BranchWorkflowRow, record: &m
 
 /// Moves the branches of dependent tickets to the new base, in the order of their dependencies.
 pub(super) async fn update_dependants(app: &App, row: &BranchWorkflowRow, record: &mut WorkflowRecord) -> StepResult {
-    let repository = BranchRepository::connect(app, row.project_id, row.requested_by, &record.repo).await?;
+    let repository = BranchRepository::connect(app, row, &record.repo).await?;
     let target = record.repo.target.clone().unwrap_or_default();
     let base = repository
         .run(move |own| {

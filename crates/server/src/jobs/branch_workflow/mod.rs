@@ -97,7 +97,7 @@ async fn export_work(app: &Arc<App>, row: &BranchWorkflowRow, record: &mut Workf
     }
     record.repo = Repo { branch: session.branch, ..record.repo.clone() };
     if record.repo.target.is_none() {
-        let repository = BranchRepository::connect(app, row.project_id, row.requested_by, &record.repo).await?;
+        let repository = BranchRepository::connect(app, row, &record.repo).await?;
         record.repo.target = repository.run(|own| Ok(own.mirror.default_branch()?)).await?;
     }
     Ok(StepReport::finished())

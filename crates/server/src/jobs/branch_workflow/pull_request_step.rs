@@ -43,11 +43,11 @@ pub(super) async fn connect(
     record: &WorkflowRecord,
 ) -> Result<ForgeConnection, StepFailure> {
     let url = record.repo.url.as_deref().unwrap_or_default();
-    Ok(connect_forge(app, row.project_id, url, row.requested_by).await?)
+    Ok(connect_forge(app, url, row.requested_by).await?)
 }
 
 async fn list_commits(app: &App, row: &BranchWorkflowRow, record: &WorkflowRecord) -> Result<Vec<String>, StepFailure> {
-    let repository = BranchRepository::connect(app, row.project_id, row.requested_by, &record.repo).await?;
+    let repository = BranchRepository::connect(app, row, &record.repo).await?;
     let (base, head) = (record.repo.base.clone().unwrap_or_default(), record.remote_commit.clone().unwrap_or_default());
     Ok(repository.run(move |own| Ok(own.mirror.repository()?.list_subjects(&base, &head, MAX_LISTED_COMMITS)?)).await?)
 }

@@ -14,7 +14,7 @@ use atoll_store::branch_workflows::{BranchWorkflowRow, WorkflowRecord};
 const MAX_LISTED_FILES: usize = 100;
 
 pub(super) async fn push_branch(app: &App, row: &BranchWorkflowRow, record: &mut WorkflowRecord) -> StepResult {
-    let repository = BranchRepository::connect(app, row.project_id, row.requested_by, &record.repo).await?;
+    let repository = BranchRepository::connect(app, row, &record.repo).await?;
     let (branch, base) = (record.repo.branch.clone().unwrap_or_default(), record.repo.base.clone().unwrap_or_default());
     let named = branch.clone();
     let found = repository

@@ -58,7 +58,7 @@ enum BranchState {
 
 pub(super) async fn update_branch(app: &App, row: &BranchWorkflowRow, record: &mut WorkflowRecord) -> StepResult {
     let live = find_live_sandbox(app, row.session_id).await?;
-    let repository = BranchRepository::connect(app, row.project_id, row.requested_by, &record.repo).await?;
+    let repository = BranchRepository::connect(app, row, &record.repo).await?;
     let plan = UpdatePlan {
         branch: record.repo.branch.clone().unwrap_or_default(),
         target: record.repo.target.clone().unwrap_or_default(),

@@ -261,13 +261,13 @@ fn reports_files_in_submodules_as_unsaved() {
     let root = fixture.root().to_owned();
     assert_eq!(fixture.export(&base).0.unwrap(), json!({ "nothing": true }));
     write(&root, "lib/one/new", "x");
-    assert_eq!(fixture.export(&base).0.unwrap(), json!({ "nothing": true, "unsaved": ["lib/one"] }));
+    assert_eq!(fixture.export(&base).0.unwrap(), json!({ "nothing": true, "unsaved": ["submodule lib/one"] }));
     git(&root.join("two"), ["init", "-q"]);
     write(&root, "two/new", "x");
     commit(&root.join("two"), "in the submodule");
     write(&root, "saved", "x");
     let report = fixture.export_and_fetch(&base);
-    assert_eq!((&report["unsaved"], &report["commits"]), (&json!(["lib/one", "two"]), &json!(1)));
+    assert_eq!((&report["unsaved"], &report["commits"]), (&json!(["submodule lib/one", "submodule two"]), &json!(1)));
     assert!(files(&fixture, "result").contains(&"saved".to_owned()));
 }
 
