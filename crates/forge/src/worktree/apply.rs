@@ -44,7 +44,8 @@ impl Worktree {
         let stage = self.stage_dir()?;
         remove_stage(&stage);
         let done = self.stage_files(&plan, &stage).and_then(|()| self.swap_files(&plan, &stage, state, observe));
-        if done.is_err() {
+        // After a failed revert, the next command tries again.
+        if done.is_err() && !self.has_journal() {
             remove_stage(&stage);
         }
         done?;
@@ -182,9 +183,10 @@ fn prepare_steps(
         match stamps.get(&path) {
             Some(old) => {
                 keep_permissions(staged, &name, old, &new, &file.mode)?;
-                steps.push(JournalStep::Replace { path, inode: new.inode });
+                let new = staged.stamp(&name)?.ok_or_else(missing)?;
+                steps.push(JournalStep::Replace { path, staged: new });
             }
-            None => steps.push(JournalStep::Create { path, inode: new.inode }),
+            None => steps.push(JournalStep::Create { path, staged: new }),
         }
     }
     Ok(steps)

@@ -36,9 +36,7 @@ impl Worktree {
             };
             let before = self.commit_tree(&ours, None)?;
             let after = self.commit_tree(&merged, None)?;
-            for (name, commit) in [(BEFORE_REF, &*before), (AFTER_REF, &*after), (BASE_REF, theirs)] {
-                self.update_private_ref(name, commit)?;
-            }
+            self.update_private_refs([(BEFORE_REF, &*before), (AFTER_REF, &*after), (BASE_REF, theirs)])?;
             let applied = (ours != merged).then(|| AppliedWork {
                 before,
                 after,
@@ -47,7 +45,7 @@ impl Worktree {
             });
             let applied = applied.or_else(|| state.applied.clone());
             let next = WorktreeState { base: Some(theirs.to_owned()), applied, ..state.clone() };
-            self.apply(&ours, &merged, &next).map(ApplyOutcome::Applied)
+            self.apply_or_report(&ours, &merged, &next)
         })
     }
 
@@ -67,8 +65,19 @@ impl Worktree {
             let is_last = state.base.as_deref() == Some(&*applied.work);
             let base = if is_last { applied.base.clone() } else { state.base.clone() };
             let next = WorktreeState { base, applied: None, ..state.clone() };
-            self.apply(&ours, &merged, &next).map(ApplyOutcome::Applied)
+            self.apply_or_report(&ours, &merged, &next)
         })
+    }
+
+    /// Applies a tree. A file at a new path, which the sandbox never had, is a conflict.
+    fn apply_or_report(&self, ours: &str, merged: &str, next: &WorktreeState) -> Result<ApplyOutcome, Error> {
+        match self.apply(ours, merged, next) {
+            Ok(counts) => Ok(ApplyOutcome::Applied(counts)),
+            Err(Error::PathOccupied { path }) => {
+                Ok(ApplyOutcome::Conflicts(vec![Conflict { path, kind: "not sent".to_owned() }]))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The changes that `apply_work` would make, as a patch.

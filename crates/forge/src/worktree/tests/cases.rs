@@ -170,18 +170,7 @@ fn a_branch_has_the_work_and_the_worktree_does_not_change() {
 }
 
 #[test]
-fn a_file_that_was_not_sent_is_never_overwritten() {
-    let fixture = SyncFixture::new(|root| super::write_file(root, ".gitignore", "*.o\n"));
-    fixture.write("a.o", "mine\n");
-    fixture.sync_in();
-    fixture.write_inside(".gitignore", "nothing\n");
-    fixture.write_inside("a.o", "agent\n");
-    let (before, work) = (read_files(fixture.root()), fixture.fetch().unwrap());
-    let state = fixture.worktree.read_state().unwrap();
-    let error = fixture.worktree.apply_work(&state, &work, Resolution::Report).unwrap_err();
-    assert!(matches!(&error, Error::PathOccupied { path } if path == "a.o"), "{error}");
-    assert_eq!(read_files(fixture.root()), before);
-    // A newly ignored file is not deleted.
+fn a_newly_ignored_file_is_not_deleted() {
     let fixture = SyncFixture::new(|_| {});
     fixture.write("notes.txt", "untracked\n");
     fixture.sync_in();
@@ -275,9 +264,10 @@ fn a_linked_worktree_ends_with_its_directory() {
     let worktree = Worktree::open(&linked).unwrap();
     let (identity, path) = (worktree.read_state().unwrap().identity, worktree.identity_path());
     assert_ne!(identity, fixture.worktree.read_state().unwrap().identity);
-    assert_eq!(crate::worktree::read_identity(&path), Some(identity));
+    let labels = crate::worktree::worktree_labels(&identity, &path, fixture.dir.path());
+    assert!(!crate::worktree::is_worktree_removed(&labels));
     run_git(fixture.root(), &["worktree", "remove", linked.to_str().unwrap()]);
-    assert_eq!(crate::worktree::read_identity(&path), None);
+    assert!(crate::worktree::is_worktree_removed(&labels));
 }
 
 #[test]
