@@ -158,7 +158,7 @@ fn check_repository(seed: u64, left: &AtomicUsize) {
             return;
         }
         let count = random.random_range(1..=most);
-        drop(left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(count))));
+        let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(count)));
         let cases: Vec<PathBuf> = (0..count).map(|number| format!("case-{number}").into()).collect();
         check_round(&fixture, &cases, &mut random, &mut serial, &format!("seed {seed}, round {round}"));
     }
@@ -186,7 +186,8 @@ fn check_round(fixture: &SyncFixture, cases: &[PathBuf], random: &mut StdRng, se
         assert_eq!(read_files(root), all_ours, "{name}: a conflict changes nothing");
         for conflict in conflicts {
             let case = case_of(Path::new(&conflict.path));
-            assert!(model(&case).is_none(), "{name}: {conflict:?}");
+            let sides = [&base, &ours, &theirs].map(|side| case_files(side, &case));
+            assert!(model(&case).is_none(), "{name}: {conflict:?}: {sides:#?}");
             decided.insert(case);
         }
         outcome = fixture.sync_out(if random.random() { Resolution::Ours } else { Resolution::Theirs });
@@ -232,7 +233,7 @@ fn replace_case(root: &Path, old: &Files, from: &Path, new: &Files) {
         } else if kind.is_symlink() {
             symlink(fs::read_link(source).unwrap(), target).unwrap();
         } else {
-            drop(fs::copy(source, target).unwrap());
+            fs::copy(source, target).unwrap();
         }
     }
 }
