@@ -5,6 +5,7 @@ use super::generated_repository::{create_repository, git_command};
 use super::local_sandboxes::LocalSandboxes;
 use crate::bench::{Bench, print_progress};
 use crate::report::{Figure, FigureVerdict};
+use crate::server::BenchServer;
 use crate::stats::median_of;
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -36,15 +37,17 @@ async fn time_start(sandboxes: &LocalSandboxes<'_>, repository: &Path) -> Result
 }
 
 pub async fn measure_checkouts(bench: &Bench) -> Result<Vec<Figure>> {
-    let scratch = bench.start_server(None)?;
-    let size = bench.plan.repository;
-    let repository = scratch.dir.path().join("repository");
+    let (dir, size) = (bench.scratch_dir()?, bench.plan.repository);
+    let repository = dir.path().join("repository");
     create_repository(&repository, size)?;
-    let sandboxes = LocalSandboxes::new(&scratch.server);
+    // The first checkout writes all files.
+    let environment = [("ATOLL_SANDBOX_CREATE_TIMEOUT_LOCAL", "10m")];
+    let server = BenchServer::start_with_env(&bench.program, &dir.path().join("data"), None, &environment)?;
+    let sandboxes = LocalSandboxes::new(&server);
     let first = time_start(&sandboxes, &repository).await?;
     let (mut starts, mut clones) = (Vec::new(), Vec::new());
     for round in 0..bench.plan.rounds {
-        clones.push(time_clone(&repository, &scratch.dir.path().join(format!("clone-{round}")))?);
+        clones.push(time_clone(&repository, &dir.path().join(format!("clone-{round}")))?);
         starts.push(time_start(&sandboxes, &repository).await?);
         if let (Some(start), Some(clone)) = (starts.last(), clones.last()) {
             print_progress(&format!("  ready and status {start:.3} s, shallow clone {clone:.3} s"));

@@ -69,7 +69,7 @@ impl Worktree {
         }
     }
 
-    /// Writes the new files with git's conversions, and makes them durable.
+    /// Writes the new files with git's conversions, and makes them and the old ones durable.
     fn stage_files(&self, plan: &ApplyPlan, stage: &Path) -> Result<(), Error> {
         let failed = |source| Error::Io { what: STAGING, source };
         for directory in [stage.to_owned(), stage.join("new"), stage.join("old")] {
@@ -89,8 +89,12 @@ impl Worktree {
         prefix.push(stage.join("new/"));
         let checkout = command()?.args(["checkout-index", "--quiet", "-z", "--stdin"]).args([prefix]);
         checkout.input_bytes(&names)?.capture_output(bound)?.require_success()?;
-        let directory = File::open(stage).map_err(failed)?;
-        rustix::fs::syncfs(directory).map_err(|error| failed(error.into()))
+        // The second directory has the files from before, as git objects.
+        for directory in [stage, self.dir.as_path()] {
+            let directory = File::open(directory).map_err(failed)?;
+            rustix::fs::syncfs(directory).map_err(|error| failed(error.into()))?;
+        }
+        Ok(())
     }
 
     fn swap_files(

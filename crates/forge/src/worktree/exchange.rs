@@ -1,6 +1,6 @@
 //! Sync-in when it is uncertain which state the sandbox has: an interrupted command may have sent more than it recorded.
 
-use super::{PreparedSync, Worktree, WorktreeState};
+use super::{PreparedSync, Worktree, WorktreeState, state};
 use crate::error::Error;
 
 /// An error of an exchange with a sandbox.
@@ -22,7 +22,8 @@ impl Worktree {
         let mut base = bases.next().flatten();
         loop {
             let mut sync = self.prepare_sync(base)?;
-            self.write_state(&state.with_unconfirmed(sandbox, sync.commit()))?;
+            let unconfirmed = state.with_unconfirmed(sandbox, sync.commit());
+            state::write_lazily(&self.dir, &unconfirmed, self.repository.owner)?;
             match send(&mut sync) {
                 Err(error) if error.is_base_mismatch() && bases.peek().is_some() => base = bases.next().flatten(),
                 sent => {

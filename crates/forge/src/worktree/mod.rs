@@ -124,6 +124,7 @@ impl Worktree {
         for (name, value) in &self.settings.filter_env {
             command = command.env(name, value);
         }
+        let command = command.args(private_git::LAZY_SETTINGS);
         Ok(command.args(self.settings.command_arguments(&self.excludes_path())))
     }
 }

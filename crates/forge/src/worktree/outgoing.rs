@@ -12,6 +12,7 @@ use atoll_trees::pack_paths;
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -92,6 +93,19 @@ impl Worktree {
     /// The staged files as a tree; `None` while the index has conflicts.
     fn write_staged_tree(&self) -> Result<Option<String>, Error> {
         let copy = self.staged_copy_path();
+        let known = self.dir.join("staged-tree");
+        let stamp =
+            fs::metadata(self.user_index_path()).and_then(|found| Ok((found.modified()?, found.len(), found.ino())));
+        let stamp = stamp.map(|stamp| format!("{stamp:?} ")).unwrap_or_default();
+        // Git replaces its index whenever it changes.
+        if let Ok(line) = fs::read_to_string(&known)
+            && let Some(tree) = line.strip_prefix(&stamp)
+            && self.repository.format.is_object_id(tree)
+            && copy.exists()
+        {
+            return Ok(Some(tree.to_owned()));
+        }
+        drop(fs::remove_file(&known));
         match copy_with_time(&self.user_index_path(), &copy) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -104,7 +118,11 @@ impl Worktree {
             .map_err(|source| Error::Io { what: PACKING, source })?;
         let command = self.files_command(PACKING)?.env("GIT_INDEX_FILE", &copy).args(["write-tree"]);
         let written = command.capture_output(self.repository.limits.listing_bytes)?;
-        Ok(written.is_success().then(|| written.text()))
+        let tree = written.is_success().then(|| written.text());
+        if let Some(tree) = &tree {
+            fs::write(&known, format!("{stamp}{tree}")).map_err(|source| Error::Io { what: PACKING, source })?;
+        }
+        Ok(tree)
     }
 
     /// Patterns beyond the worktree's own `.gitignore` files.

@@ -15,6 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
 use std::path::Path;
 
+/// Sync-out makes the objects durable before it changes a file (`apply`). The objects of a sync-in need not be durable.
+pub(super) const LAZY_SETTINGS: [&str; 2] = ["-c", "core.fsync=none"];
 const CREATING: &str = "creating Atoll's directory in the repository";
 
 /// Creates a private directory that belongs to the repository's owner.
@@ -74,7 +76,7 @@ impl Worktree {
     }
 
     pub(super) fn private_command(&self, what: &'static str) -> Result<HostGitCommand, Error> {
-        let command = self.private.git_command(what, self.private.limits.bulk_timeout)?;
+        let command = self.private.git_command(what, self.private.limits.bulk_timeout)?.args(LAZY_SETTINGS);
         Ok(sync_commit_env().fold(command, |command, (name, value)| command.env(name, value)))
     }
 

@@ -105,6 +105,18 @@ fn read(path: &Path) -> io::Result<WorktreeState> {
     Ok(serde_json::from_reader(io::BufReader::new(file.take(MAX_RECORD_BYTES)))?)
 }
 
+/// Replaces the record in one step. It may be lost if the machine fails.
+pub(super) fn write_lazily(dir: &Path, state: &WorktreeState, owner: Owner) -> Result<(), Error> {
+    let path = state_path(dir);
+    let draft = path.with_extension("draft");
+    let written = serde_json::to_vec_pretty(state).map_err(io::Error::from).and_then(|bytes| {
+        fs::write(&draft, bytes)?;
+        give_to_owner(&draft, owner)?;
+        fs::rename(&draft, &path)
+    });
+    written.map_err(|source| Error::Io { what: RECORDING, source })
+}
+
 /// Replaces the record in one step, durably.
 pub(super) fn write(dir: &Path, state: &WorktreeState, owner: Owner) -> Result<(), Error> {
     let bytes = serde_json::to_vec_pretty(state).map_err(io::Error::from);

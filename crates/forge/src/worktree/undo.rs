@@ -83,7 +83,9 @@ impl Worktree {
     /// The changes that `apply_work` would make, as a patch.
     pub fn preview_patch(&self, state: &WorktreeState, theirs: &str) -> Result<Vec<u8>, Error> {
         let base = state.base.as_deref().ok_or(Error::NothingToUndo)?;
-        let comparison = ["diff-tree", "-r", "-p", "-M", "--no-ext-diff", "--no-textconv", base, theirs];
+        let without_markers = ":(exclude,glob)**/.atoll-empty-directory";
+        let comparison =
+            ["diff-tree", "-r", "-p", "-M", "--no-ext-diff", "--no-textconv", base, theirs, "--", without_markers];
         Ok(self.run_private("comparing trees", &comparison)?.require_success()?.stdout)
     }
 

@@ -160,6 +160,9 @@ fn a_branch_has_the_work_and_the_worktree_does_not_change() {
     let fixture = conflicted();
     fs::create_dir(fixture.workspace.root.join("empty")).unwrap();
     let (before, work) = (read_files(fixture.root()), fixture.fetch().unwrap());
+    let preview = fixture.worktree.preview_patch(&fixture.worktree.read_state().unwrap(), &work).unwrap();
+    let preview = String::from_utf8(preview).unwrap();
+    assert!(preview.contains("+agent") && !preview.contains(".atoll-empty"), "{preview}");
     let head = run_git(fixture.root(), &["rev-parse", "HEAD"]);
     let name = fixture.worktree.export_branch(&work, "agent/work", "Work\n").unwrap();
     assert_eq!(name, "agent/work");
@@ -254,6 +257,26 @@ fn line_ends_and_filters_give_the_files_that_the_user_sees() {
     assert_eq!(read_files(&fixture.workspace.root), read_files(fixture.root()));
     assert_eq!(fs::read(fixture.root().join("a.txt")).unwrap(), b"one\r\ntwo\r\nthree\r\n");
     assert!(!fixture.root().join("ran-a-filter").exists());
+}
+
+#[test]
+fn pointers_of_large_files_stay_pointers() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 7\n";
+    let fixture = SyncFixture::new(|root| {
+        super::write_file(root, ".gitattributes", "*.dat filter=lfs -text\n");
+        super::write_file(root, "a.dat", pointer);
+    });
+    for (name, value) in [("clean", "false"), ("smudge", "false"), ("process", "false"), ("required", "true")] {
+        run_git(fixture.root(), &["config", &format!("filter.lfs.{name}"), value]);
+    }
+    let fixture = SyncFixture { worktree: Worktree::open(fixture.root()).unwrap(), ..fixture };
+    fixture.sync_in();
+    assert_eq!(fs::read_to_string(fixture.workspace.root.join("a.dat")).unwrap(), pointer);
+    fixture.write_inside("b.dat", "content\n");
+    let ApplyOutcome::Applied(counts) = fixture.sync_out(Resolution::Report) else { panic!("a conflict") };
+    assert_eq!(counts, ChangeCounts { changed: 1, deleted: 0 });
+    assert_eq!(fs::read_to_string(fixture.root().join("a.dat")).unwrap(), pointer);
+    assert_eq!(fs::read_to_string(fixture.root().join("b.dat")).unwrap(), "content\n");
 }
 
 #[test]
