@@ -1,6 +1,8 @@
 //! Sync-ins that were interrupted: before the worktree knows that the sandbox has its files, and within the sandbox.
 
-use super::{SyncFixture, read_files, write_file};
+use super::workspace_double::DoubleError;
+use super::{SANDBOX, SyncFixture, read_files, write_file};
+use crate::plumbing::sync::WorkspaceError;
 use crate::worktree::{ApplyOutcome, Resolution};
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -50,6 +52,23 @@ fn a_request_that_never_arrived_changes_nothing() {
     assert_eq!(read_files(fixture.root())[Path::new("b.txt")], "f:agent\n");
     fixture.sync_in();
     assert_eq!(read_files(&fixture.workspace.root), read_files(fixture.root()));
+}
+
+#[test]
+fn a_conflict_in_the_sandbox_keeps_the_work_of_the_agent() {
+    let fixture = fixture();
+    fixture.sync_in();
+    fixture.write("a.txt", "1\nuser\n3\n");
+    fixture.write_inside("a.txt", "1\nagent\n3\n");
+    assert!(matches!(fixture.sync_out(Resolution::Report), ApplyOutcome::Conflicts(_)));
+    for _ in 0..2 {
+        let state = fixture.worktree.read_state().unwrap();
+        let sent = fixture.worktree.sync_in(&state, SANDBOX, |sync| fixture.receive(sync));
+        assert!(matches!(sent, Err(DoubleError::Workspace(WorkspaceError::Conflict { .. }))));
+        assert_eq!(read_files(&fixture.workspace.root)[Path::new("a.txt")], "f:1\nagent\n3\n");
+    }
+    fixture.sync_out(Resolution::Theirs);
+    assert_eq!(read_files(fixture.root())[Path::new("a.txt")], "f:1\nagent\n3\n");
 }
 
 #[test]

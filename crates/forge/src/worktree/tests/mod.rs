@@ -83,7 +83,9 @@ impl SyncFixture {
     }
 
     fn create(prepare: impl FnOnce(&Path)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        // In memory: sync-out waits for the disk.
+        let memory = tempfile::Builder::new().prefix("atoll-sync-").tempdir_in("/dev/shm");
+        let dir = memory.unwrap_or_else(|_| tempfile::tempdir().unwrap());
         let root = dir.path().join("tree");
         std::fs::create_dir(&root).unwrap();
         run_git(&root, &["init", "-q", "-b", "main"]);
@@ -112,7 +114,7 @@ impl SyncFixture {
         self.worktree.sync_in(&state, SANDBOX, |sync| self.receive(sync).map(|()| sync.is_first())).unwrap().1
     }
 
-    fn receive(&self, sync: &mut PreparedSync<'_>) -> Result<(), DoubleError> {
+    pub fn receive(&self, sync: &mut PreparedSync<'_>) -> Result<(), DoubleError> {
         let stream = self.dir.path().join("stream");
         sync.write(std::fs::File::create(&stream).unwrap()).unwrap();
         self.workspace.receive(&stream)

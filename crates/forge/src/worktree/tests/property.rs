@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const CASES: f64 = 10_000.0;
-const MAX_CASES_PER_ROUND: usize = 100;
+const MAX_CASES_PER_ROUND: usize = 200;
 const ROUNDS_PER_REPOSITORY: usize = 10;
 const NAMES: [&str; 10] = ["a", "b", "-n", "ü x", "d/a", "d/b", "d/e/f", "g", "g/h", IGNORED];
 const IGNORED: &str = "ignored";
