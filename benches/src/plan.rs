@@ -1,5 +1,6 @@
 //! Sizes of the measurements.
 
+use crate::figures::generated_repository::RepositorySize;
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +48,10 @@ pub struct Plan {
     pub small_files: usize,
     /// Files of 8 MB in the copied tree.
     pub large_files: usize,
+    /// The large repository.
+    pub repository: RepositorySize,
+    /// Files of 50 KB in the worktree that is sent as a whole.
+    pub worktree_files: usize,
 }
 
 impl Plan {
@@ -75,6 +80,8 @@ impl Plan {
             interrupts: 20,
             small_files: 2000,
             large_files: 20,
+            repository: RepositorySize { files: 50_000, file_bytes: 6000, commits: 5000 },
+            worktree_files: 10_000,
         }
     }
 
@@ -103,6 +110,8 @@ impl Plan {
             interrupts: 3,
             small_files: 200,
             large_files: 4,
+            repository: RepositorySize { files: 1000, file_bytes: 6000, commits: 50 },
+            worktree_files: 100,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::server::BenchServer;
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 const STATE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -23,8 +23,13 @@ impl<'a> LocalSandboxes<'a> {
 
     /// Runs `true`; the server waits for a sandbox that starts.
     pub async fn run_true(&self, id: &str) -> Result<()> {
+        self.run_command(id, &["true"]).await
+    }
+
+    pub async fn run_command(&self, id: &str, argv: &[&str]) -> Result<()> {
         let path = format!("/api/v1/sandboxes/{id}/exec").parse()?;
-        let output = self.0.connect_admin().await?.post(&path, r#"{"argv":["true"]}"#.into()).await?;
+        let body = json!({ "argv": argv }).to_string();
+        let output = self.0.connect_admin().await?.post(&path, body.into()).await?;
         let last = output.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
         let exit: Value = serde_json::from_slice(last)?;
         ensure!(exit["exit"]["code"] == 0, "{}", String::from_utf8_lossy(&output));

@@ -1,6 +1,7 @@
 //! The figures, one module each, and the helpers that several of them share.
 
 mod agent_event;
+mod checkouts;
 mod claude;
 mod commit_server;
 mod docker;
@@ -9,6 +10,7 @@ mod file_copy;
 mod first_command;
 mod fork;
 mod gateway;
+pub mod generated_repository;
 mod ingest;
 mod ingest_postgres;
 mod ingest_sqlite;
@@ -24,6 +26,7 @@ mod setup;
 mod single_event;
 mod tool_calls;
 mod trajectory;
+mod worktrees;
 
 use crate::bench::Bench;
 use crate::report::Figure;
@@ -54,11 +57,13 @@ pub enum FigureName {
     Files,
     Gateway,
     Setup,
+    Checkouts,
+    Worktrees,
 }
 
 impl FigureName {
     /// All figures in run order. `Memory` precedes `Trajectory`, which reads pages from the same server.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -79,6 +84,8 @@ impl FigureName {
         Self::Files,
         Self::Gateway,
         Self::Setup,
+        Self::Checkouts,
+        Self::Worktrees,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -103,6 +110,8 @@ impl FigureName {
             Self::Files => "files",
             Self::Gateway => "gateway",
             Self::Setup => "setup",
+            Self::Checkouts => "checkouts",
+            Self::Worktrees => "worktrees",
         }
     }
 
@@ -129,6 +138,8 @@ impl FigureName {
             Self::Files => Box::pin(file_copy::measure_file_copy(bench)).await,
             Self::Gateway => Box::pin(gateway::measure_gateway(bench)).await,
             Self::Setup => Box::pin(setup::measure_setup(bench)).await,
+            Self::Checkouts => Box::pin(checkouts::measure_checkouts(bench)).await,
+            Self::Worktrees => Box::pin(worktrees::measure_worktrees(bench)).await,
         };
         measured.unwrap_or_else(|error| vec![Figure::from_error(self.as_str(), &error)])
     }

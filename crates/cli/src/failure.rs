@@ -113,6 +113,13 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// A failure of git or of a worktree's files.
+impl From<atoll_forge::Error> for Failure {
+    fn from(error: atoll_forge::Error) -> Self {
+        Self::setup(error.code(), error)
+    }
+}
+
 impl From<atoll_client::Error> for Failure {
     fn from(error: atoll_client::Error) -> Self {
         use atoll_client::Error;

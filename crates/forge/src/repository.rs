@@ -84,6 +84,17 @@ impl HostRepository {
     }
 
     pub fn open_with_limits(path: &Path, bounds: GitLimits) -> Result<Self, Error> {
+        let repository = Self::open_any(path, bounds)?;
+        repository.check_has_commits()?;
+        Ok(repository)
+    }
+
+    /// Opens a repository that may have no commits yet.
+    pub(crate) fn open_without_commits(path: &Path) -> Result<Self, Error> {
+        Self::open_any(path, GitLimits::default())
+    }
+
+    fn open_any(path: &Path, bounds: GitLimits) -> Result<Self, Error> {
         require_git()?;
         let found = discover_repository(path)?;
         let (path, format) = (path.to_owned(), ObjectFormat::Sha1);
@@ -108,7 +119,6 @@ impl HostRepository {
         let detail = || format!("its object format is {named}");
         repository.format = ObjectFormat::from_name(&named)
             .ok_or_else(|| Error::NotARepository { path: repository.path.clone(), detail: detail() })?;
-        repository.check_has_commits()?;
         Ok(repository)
     }
 

@@ -1,9 +1,9 @@
 //! One call: finds the sandbox, syncs in, sends the prompt, watches the turn and syncs out.
 
 use super::report::{CallPhase, CallReport};
-use super::sync::{fetch_work, sync_in};
-use super::worktree_sandbox::{create_sandbox, end_removed_worktrees, find_sandbox, worktree_labels};
-use super::{ApplyMode, Code, describe_holder, worktree_failure};
+use super::sync::{fetch_work, lock_worktree, sync_in};
+use super::worktree_sandbox::{create_sandbox, end_removed_worktrees, find_sandbox};
+use super::{ApplyMode, Code, describe_holder};
 use crate::confirm::Confirm;
 use crate::connect::ConnectedClient;
 use crate::failure::{Failure, INTERRUPTED, Result, SETUP_FAILED, WORK_FAILED};
@@ -17,7 +17,7 @@ use atoll_api::{NewMessage, Sandbox};
 use atoll_config::Config;
 use atoll_core::id::SessionId;
 use atoll_core::sandbox::Activity;
-use atoll_forge::worktree::{ApplyOutcome, FetchedWork, Worktree, WorktreeState};
+use atoll_forge::worktree::{ApplyOutcome, FetchedWork, Worktree, WorktreeState, worktree_labels};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -34,12 +34,17 @@ pub async fn run_call(
     let mut signals = Signals::listen()?;
     let first_line = prompt.as_deref().and_then(|prompt| prompt.lines().next()).unwrap_or("atoll code");
     let holder = describe_holder(&first_line.chars().take(60).collect::<String>());
-    let _lock = tokio::task::block_in_place(|| worktree.lock(&holder, code.wait)).map_err(worktree_failure)?;
+    let worktree = Arc::new(worktree);
+    // A signal also ends the wait for another command.
+    let _lock = tokio::select! {
+        lock = lock_worktree(Arc::clone(&worktree), holder, code.wait) => lock?,
+        _ = signals.next() => return Ok(INTERRUPTED),
+    };
     let server = tokio::select! {
         server = RunServer::open(choice) => server?,
         _ = signals.next() => return Ok(INTERRUPTED),
     };
-    let call = Call { code, prompt, worktree: Arc::new(worktree), client: &server.client, config, report, output };
+    let call = Call { code, prompt, worktree, client: &server.client, config, report, output };
     let done = call.run(&mut signals).await;
     // Other worktrees: a failure must not hide the call's own result.
     drop(end_removed_worktrees(&server.client, &config.data_dir).await);
@@ -70,7 +75,7 @@ enum TurnOutcome {
 
 impl Call<'_> {
     async fn run(&self, signals: &mut Signals) -> Result<u8> {
-        let state = self.worktree.read_state().map_err(worktree_failure)?;
+        let state = self.worktree.read_state()?;
         let session = match &self.code.session {
             Some(session) => Some(session.resolve(self.client).await?),
             None => None,
@@ -114,7 +119,8 @@ impl Call<'_> {
             fetched = fetch_work(&self.worktree, self.client, sandbox.id, &state) => fetched?,
             _ = signals.next() => return Ok(INTERRUPTED),
         };
-        match fetched {
+        let (state, work) = fetched;
+        match work {
             Some(work) => self.bring_back(&state, &work).await,
             None => self.report.print_applied(self.worktree.root(), atoll_forge::worktree::ChangeCounts::default()),
         }
@@ -207,22 +213,22 @@ impl Call<'_> {
             let exported = tokio::task::block_in_place(|| {
                 self.worktree.export_branch(&work.commit, name, &format!("{}\n", message.trim()))
             });
-            return self.report.print_branch(&exported.map_err(worktree_failure)?);
+            return self.report.print_branch(&exported?);
         }
         if self.code.apply == ApplyMode::Ask && !self.confirm_changes(state, work).await? {
             return self.report.print_left();
         }
         let applied =
             tokio::task::block_in_place(|| self.worktree.apply_work(state, &work.commit, self.code.resolution()));
-        match applied.map_err(worktree_failure)? {
+        match applied? {
             ApplyOutcome::Applied(counts) => self.report.print_applied(self.worktree.root(), counts),
-            ApplyOutcome::Conflicts(conflicts) => self.report.print_conflicts(&conflicts),
+            ApplyOutcome::Conflicts(conflicts) => self.report.print_conflicts(&conflicts, false),
         }
     }
 
     async fn confirm_changes(&self, state: &WorktreeState, work: &FetchedWork) -> Result<bool> {
         let shown = tokio::task::block_in_place(|| self.worktree.preview_patch(state, &work.commit));
-        let shown = shown.map_err(worktree_failure)?;
+        let shown = shown?;
         for line in patch::patch_lines(&String::from_utf8_lossy(&shown)) {
             self.output.print_line(&line.to_ansi(self.output.colour))?;
         }

@@ -116,11 +116,6 @@ impl Code {
     }
 }
 
-/// A failure of git or of the worktree's files.
-fn worktree_failure(error: atoll_forge::Error) -> Failure {
-    Failure::setup(error.code(), error)
-}
-
 pub fn run(code: &Code, output: &Output) -> Result {
     let report = CallReport::new(output);
     let done = run_call(code, output, &report);
@@ -131,13 +126,13 @@ fn run_call(code: &Code, output: &Output, report: &CallReport<'_>) -> Result<u8>
     let prompt = code.read_prompt()?;
     let here = std::env::current_dir()
         .map_err(|error| Failure::input(format!("the current directory cannot be read: {error}")))?;
-    let worktree = Worktree::open(&here).map_err(worktree_failure)?;
+    let worktree = Worktree::open(&here)?;
     if code.undo {
-        let _lock = worktree.lock(&describe_holder("atoll code --undo"), code.wait).map_err(worktree_failure)?;
-        let undone = worktree.undo(code.resolution()).map_err(worktree_failure)?;
+        let _lock = worktree.lock(&describe_holder("atoll code --undo"), code.wait)?;
+        let undone = worktree.undo(code.resolution())?;
         return match undone {
             ApplyOutcome::Applied(counts) => report.print_undone(worktree.root(), counts),
-            ApplyOutcome::Conflicts(conflicts) => report.print_conflicts(&conflicts),
+            ApplyOutcome::Conflicts(conflicts) => report.print_conflicts(&conflicts, true),
         };
     }
     if code.apply == ApplyMode::Ask && (output.json || !std::io::stdin().is_terminal()) {

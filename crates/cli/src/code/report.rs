@@ -107,7 +107,7 @@ impl<'a> CallReport<'a> {
         Ok(0)
     }
 
-    pub fn print_conflicts(&self, conflicts: &[Conflict]) -> Result<u8> {
+    pub fn print_conflicts(&self, conflicts: &[Conflict], is_undo: bool) -> Result<u8> {
         self.totals().conflicts = conflicts.len();
         let named: Vec<String> = conflicts
             .iter()
@@ -115,9 +115,11 @@ impl<'a> CallReport<'a> {
             .map(|conflict| format!("{} ({})", conflict.path, conflict.kind))
             .collect();
         let detail = format!("the worktree and the sandbox changed the same places: {}", named.join(", "));
-        let failure = Failure::work("conflict", detail).with_hint(
-            "Nothing was changed. Use `atoll code --pull` with --ours, --theirs or --as-branch NAME, or edit the files.",
-        );
+        let failure = Failure::work("conflict", detail).with_hint(if is_undo {
+            "Nothing was changed. Use `atoll code --undo` with --ours to keep your edits, or --theirs to undo them too."
+        } else {
+            "Nothing was changed. Use `atoll code --pull` with --ours, --theirs or --as-branch NAME, or edit the files."
+        });
         self.print_error(&failure, "work")?;
         Ok(EXPORT_FAILED)
     }

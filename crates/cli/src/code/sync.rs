@@ -1,14 +1,15 @@
 //! Sync-in and sync-out over the server's API.
 
-use super::worktree_failure;
 use crate::chunk_channel::{ChunkWriter, chunk_channel};
 use crate::connect::ConnectedClient;
 use crate::failure::{Failure, Result};
 use crate::stdin_stream::chunk_body;
+use atoll_api::SyncedWorktree;
 use atoll_core::id::SandboxId;
-use atoll_forge::worktree::{FetchedWork, Worktree, WorktreeState};
+use atoll_forge::worktree::{ExchangeError, FetchedWork, PreparedSync, Worktree, WorktreeLock, WorktreeState};
 use std::io::{BufWriter, Write};
 use std::sync::Arc;
+use tempfile::NamedTempFile;
 use tokio::runtime::Handle;
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -17,6 +18,16 @@ const BUFFER_BYTES: usize = 1 << 20;
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(Failure::setup("internal", format!("a thread failed: {error}"))))
+}
+
+pub async fn lock_worktree(worktree: Arc<Worktree>, holder: String, wait: bool) -> Result<WorktreeLock> {
+    run_blocking(move || Ok(worktree.lock(&holder, wait)?)).await
+}
+
+impl ExchangeError for Failure {
+    fn is_base_mismatch(&self) -> bool {
+        self.has_code("worktree_mismatch")
+    }
 }
 
 /// Sends what the sandbox lacks, and records the state that both have. Returns warnings.
@@ -28,52 +39,66 @@ pub async fn sync_in(
 ) -> Result<(WorktreeState, Vec<String>)> {
     let (worktree, client) = (Arc::clone(worktree), client.clone());
     run_blocking(move || {
-        let known = state.base.as_deref().filter(|_| state.sandbox.as_deref() == Some(&*sandbox.to_string()));
-        let mut sync = worktree.prepare_sync(known).map_err(worktree_failure)?;
-        let (sender, chunks) = chunk_channel();
-        let (written, response) = std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                let mut stream = BufWriter::with_capacity(BUFFER_BYTES, ChunkWriter(sender));
-                sync.write(&mut stream).map_err(worktree_failure)?;
-                stream.flush().map_err(Failure::from)
-            });
-            let response = Handle::current().block_on(client.send_worktree(sandbox, chunk_body(chunks)));
-            (writer.join(), response)
-        });
-        let received = match (response, written) {
-            (Ok(received), _) => received,
-            // A broken stream is only the consequence of the error here.
-            (Err(error), Ok(Err(failure))) if error.code().is_none() => {
-                drop(error);
-                return Err(failure);
-            }
-            (Err(error), _) => return Err(error.into()),
-        };
-        worktree.confirm_sync(&sync).map_err(worktree_failure)?;
-        let base = Some(sync.commit().to_owned());
-        let state = WorktreeState { sandbox: Some(sandbox.to_string()), base, ..state };
-        worktree.write_state(&state).map_err(worktree_failure)?;
-        Ok((state, sync.warnings.iter().cloned().chain(received.warnings).collect()))
+        let send = |sync: &mut PreparedSync<'_>| send_worktree(sync, &client, sandbox);
+        let (state, received, warnings) = worktree.sync_in(&state, &sandbox.to_string(), send)?;
+        Ok((state, warnings.into_iter().chain(received.warnings).collect()))
     })
     .await
 }
 
-/// Fetches and checks the sandbox's changes; `None` if there are none.
+fn send_worktree(sync: &mut PreparedSync<'_>, client: &ConnectedClient, sandbox: SandboxId) -> Result<SyncedWorktree> {
+    let (sender, chunks) = chunk_channel();
+    let (written, response) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut stream = BufWriter::with_capacity(BUFFER_BYTES, ChunkWriter(sender));
+            sync.write(&mut stream)?;
+            stream.flush().map_err(Failure::from)
+        });
+        let response = Handle::current().block_on(client.send_worktree(sandbox, chunk_body(chunks)));
+        (writer.join(), response)
+    });
+    match (response, written) {
+        (Ok(received), _) => Ok(received),
+        // A broken stream is only the consequence of the error here.
+        (Err(error), Ok(Err(failure))) if error.code().is_none() => {
+            drop(error);
+            Err(failure)
+        }
+        (Err(error), _) => Err(error.into()),
+    }
+}
+
+/// Fetches and checks the sandbox's changes; `None` if there are none. Returns the record with the state that they build on.
 pub async fn fetch_work(
     worktree: &Arc<Worktree>,
     client: &ConnectedClient,
     sandbox: SandboxId,
     state: &WorktreeState,
-) -> Result<Option<FetchedWork>> {
-    let unknown = || Failure::setup("worktree_mismatch", "the sandbox never received this worktree");
-    let base = state.base.clone().filter(|_| state.sandbox.as_deref() == Some(&*sandbox.to_string()));
-    let base = base.ok_or_else(unknown)?;
+) -> Result<(WorktreeState, Option<FetchedWork>)> {
+    let mut failure = Failure::setup("worktree_mismatch", "the sandbox never received this worktree");
+    for base in state.possible_bases(&sandbox.to_string()).into_iter().flatten() {
+        match download_work(client, sandbox, base).await {
+            Err(error) if error.is_base_mismatch() => failure = error,
+            downloaded => {
+                let (bundle, worktree) = (downloaded?, Arc::clone(worktree));
+                let (base, state) = (base.to_owned(), state.clone());
+                return run_blocking(move || {
+                    let state = worktree.confirm_base(&state, &sandbox.to_string(), &base)?;
+                    Ok((state, worktree.import_work(bundle.path(), &base)?))
+                })
+                .await;
+            }
+        }
+    }
+    Err(failure)
+}
+
+async fn download_work(client: &ConnectedClient, sandbox: SandboxId, base: &str) -> Result<NamedTempFile> {
     let failed = |error: std::io::Error| Failure::setup("io", format!("cannot store the sandbox's changes: {error}"));
-    let mut bundle = tempfile::NamedTempFile::new().map_err(failed)?;
-    let mut response = client.fetch_worktree(sandbox, &base).await?;
+    let mut bundle = NamedTempFile::new().map_err(failed)?;
+    let mut response = client.fetch_worktree(sandbox, base).await?;
     while let Some(chunk) = client.read_chunk(&mut response).await? {
         bundle.write_all(&chunk).map_err(failed)?;
     }
-    let worktree = Arc::clone(worktree);
-    run_blocking(move || worktree.import_work(bundle.path(), &base).map_err(worktree_failure)).await
+    Ok(bundle)
 }

@@ -44,7 +44,8 @@ impl Worktree {
         let stage = self.stage_dir()?;
         remove_stage(&stage);
         let done = self.stage_files(&plan, &stage).and_then(|()| self.swap_files(&plan, &stage, state, observe));
-        if done.is_err() {
+        // After a failed revert, the next command tries again.
+        if done.is_err() && !self.has_journal() {
             remove_stage(&stage);
         }
         done?;
@@ -68,7 +69,7 @@ impl Worktree {
         }
     }
 
-    /// Writes the new files with git's conversions, and makes them durable.
+    /// Writes the new files with git's conversions, and makes them and the old ones durable.
     fn stage_files(&self, plan: &ApplyPlan, stage: &Path) -> Result<(), Error> {
         let failed = |source| Error::Io { what: STAGING, source };
         for directory in [stage.to_owned(), stage.join("new"), stage.join("old")] {
@@ -88,8 +89,12 @@ impl Worktree {
         prefix.push(stage.join("new/"));
         let checkout = command()?.args(["checkout-index", "--quiet", "-z", "--stdin"]).args([prefix]);
         checkout.input_bytes(&names)?.capture_output(bound)?.require_success()?;
-        let directory = File::open(stage).map_err(failed)?;
-        rustix::fs::syncfs(directory).map_err(|error| failed(error.into()))
+        // The second directory has the files from before, as git objects.
+        for directory in [stage, self.dir.as_path()] {
+            let directory = File::open(directory).map_err(failed)?;
+            rustix::fs::syncfs(directory).map_err(|error| failed(error.into()))?;
+        }
+        Ok(())
     }
 
     fn swap_files(
@@ -182,9 +187,10 @@ fn prepare_steps(
         match stamps.get(&path) {
             Some(old) => {
                 keep_permissions(staged, &name, old, &new, &file.mode)?;
-                steps.push(JournalStep::Replace { path, inode: new.inode });
+                let new = staged.stamp(&name)?.ok_or_else(missing)?;
+                steps.push(JournalStep::Replace { path, staged: new });
             }
-            None => steps.push(JournalStep::Create { path, inode: new.inode }),
+            None => steps.push(JournalStep::Create { path, staged: new }),
         }
     }
     Ok(steps)

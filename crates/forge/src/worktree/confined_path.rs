@@ -3,6 +3,7 @@
 
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,9 +16,9 @@ pub(super) struct ConfinedDir {
 }
 
 /// Identifies the content of a file as far as its file system shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FileStamp {
-    pub inode: u64,
+    inode: u64,
     size: i64,
     modified: (i64, i64),
     pub mode: u32,

@@ -28,7 +28,7 @@ impl Worktree {
             let detail = "its commit is not the one that a sync makes".to_owned();
             return Err(Error::BundleRefused { detail });
         }
-        self.update_private_ref(FETCHED_REF, &commit)?;
+        self.update_private_refs([(FETCHED_REF, commit.as_str())])?;
         Ok(Some(FetchedWork { commit }))
     }
 }

@@ -1,10 +1,11 @@
 //! The journal of a sync-out: written before the first change, and enough to revert every step.
 //!
 //! `journal` means that the steps may have begun: recovery reverts them. `journal-committed` means that all are done:
-//! recovery records the new state. A step needs no mark of its own: the inode of the staged file shows whether it is done.
+//! recovery records the new state. A step needs no mark of its own: the stamp of the staged file shows whether it is done.
+//! A file that the user wrote after an interrupt stays: the one from before is in the private repository.
 
 use super::Worktree;
-use super::confined_path::ConfinedDir;
+use super::confined_path::{ConfinedDir, FileStamp};
 use super::state::{WorktreeState, replace_file};
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
@@ -26,10 +27,10 @@ pub(super) struct Journal {
 pub(super) enum JournalStep {
     /// Moved to `old/<number>` in the stage.
     Delete { path: Vec<u8>, number: usize },
-    /// Swapped with the staged file of this inode.
-    Replace { path: Vec<u8>, inode: u64 },
-    /// The staged file of this inode is moved to the path.
-    Create { path: Vec<u8>, inode: u64 },
+    /// Swapped with the staged file.
+    Replace { path: Vec<u8>, staged: FileStamp },
+    /// The staged file is moved to the path.
+    Create { path: Vec<u8>, staged: FileStamp },
     /// May be removed if it is empty.
     RemoveDirectory { path: Vec<u8> },
     /// Created if it is missing, with its parents.
@@ -47,6 +48,11 @@ pub(super) fn deleted_path(number: usize) -> Vec<u8> {
 }
 
 impl Worktree {
+    /// True while the stage may have files of the user.
+    pub(super) fn has_journal(&self) -> bool {
+        self.journal_path().exists() || self.committed_path().exists()
+    }
+
     fn journal_path(&self) -> PathBuf {
         self.dir.join("journal")
     }
@@ -100,42 +106,50 @@ impl Worktree {
 
 fn revert_step(root: &ConfinedDir, stage: &ConfinedDir, step: &JournalStep) -> io::Result<()> {
     match step {
-        JournalStep::Delete { path, number } => {
-            let old = deleted_path(*number);
-            if stage.stamp(&old)?.is_some() {
-                root.make_parents(path, &mut Vec::new())?;
-                stage.move_to(&old, root, path)?;
-            }
-        }
-        JournalStep::Replace { path, inode } => {
+        JournalStep::Delete { path, number } => restore_file(root, stage, &deleted_path(*number), path),
+        JournalStep::Replace { path, staged: new } => {
             let staged = staged_path(path);
-            // Another inode is the user's file.
-            if stage.stamp(&staged)?.is_some_and(|found| found.inode != *inode) {
-                if root.stamp(path)?.is_some() {
-                    root.exchange(path, stage, &staged)?;
-                } else {
-                    stage.move_to(&staged, root, path)?;
-                }
+            if stage.stamp(&staged)?.as_ref() == Some(new) {
+                return Ok(());
             }
+            if root.stamp(path)?.as_ref() == Some(new) {
+                return root.exchange(path, stage, &staged);
+            }
+            restore_file(root, stage, &staged, path)
         }
-        JournalStep::Create { path, inode } => {
+        JournalStep::Create { path, staged: new } => {
             let staged = staged_path(path);
-            let is_ours = root.stamp(path)?.is_some_and(|found| found.inode == *inode);
-            if is_ours && stage.stamp(&staged)?.is_none() {
+            if root.stamp(path)?.as_ref() == Some(new) && stage.stamp(&staged)?.is_none() {
                 root.move_to(path, stage, &staged)?;
             }
+            Ok(())
         }
         JournalStep::RemoveDirectory { path } => {
-            if root.stamp(path)?.is_none() {
-                root.make_parents(path, &mut Vec::new())?;
-                root.make_directory(path)?;
+            if root.stamp(path)?.is_some() {
+                return Ok(());
             }
+            let made = root.make_parents(path, &mut Vec::new()).and_then(|()| root.make_directory(path));
+            made.or_else(allow_occupied)
         }
-        JournalStep::MakeDirectory { path } => {
-            root.remove_directory(path)?;
-        }
+        JournalStep::MakeDirectory { path } => root.remove_directory(path).map(drop),
     }
-    Ok(())
+}
+
+/// Moves a file of the stage back to its path, if nothing is there.
+fn restore_file(root: &ConfinedDir, stage: &ConfinedDir, place: &[u8], path: &[u8]) -> io::Result<()> {
+    if stage.stamp(place)?.is_none() {
+        return Ok(());
+    }
+    let moved = root.make_parents(path, &mut Vec::new()).and_then(|()| stage.move_to(place, root, path));
+    moved.or_else(allow_occupied)
+}
+
+/// Accepts that the user has put something else at the path.
+fn allow_occupied(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => Ok(()),
+        _ => Err(error),
+    }
 }
 
 fn read_journal(path: &Path) -> io::Result<Option<Journal>> {

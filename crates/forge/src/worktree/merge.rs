@@ -38,6 +38,8 @@ struct MergeReport {
     /// Mode and id by stage, for each path with a conflict.
     stages: BTreeMap<Vec<u8>, BTreeMap<u8, (String, String)>>,
     kinds: BTreeMap<Vec<u8>, String>,
+    /// The merged commits. Git appends one to the path of a file that would be in the way of a directory.
+    sides: [String; 2],
 }
 
 impl Worktree {
@@ -70,7 +72,11 @@ impl Worktree {
         let unread = || Error::Git { what: MERGING, detail: "cannot parse git's report".to_owned() };
         match merged.exit_code() {
             Some(0) => Ok(MergeOutcome::Clean { tree: parse_report(&merged.stdout).ok_or_else(unread)?.tree }),
-            Some(1) => self.resolve(parse_report(&merged.stdout).ok_or_else(unread)?, resolution),
+            Some(1) => {
+                let mut report = parse_report(&merged.stdout).ok_or_else(unread)?;
+                report.sides = [ours, theirs.to_owned()];
+                self.resolve(report, resolution)
+            }
             _ => Err(Error::Git { what: MERGING, detail: merged.failure_detail() }),
         }
     }
@@ -83,7 +89,8 @@ impl Worktree {
             Resolution::Theirs => 3,
         };
         let is_simple = |kind: &String| matches!(kind.as_str(), "contents" | "binary" | "modify/delete");
-        if report.stages.is_empty() || !report.kinds.values().all(is_simple) {
+        let mut kinds = report.stages.keys().map(|path| report.kinds.get(path));
+        if report.stages.is_empty() || !kinds.all(|kind| kind.is_none_or(is_simple)) {
             return Ok(MergeOutcome::Conflicts(report.list_conflicts()));
         }
         let absent = "0".repeat(self.private.format.hex_digits());
@@ -108,13 +115,21 @@ impl Worktree {
 }
 
 impl MergeReport {
+    /// Lists the paths with stages. Git also describes conflicts that it has resolved.
     fn list_conflicts(&self) -> Vec<Conflict> {
-        let paths: std::collections::BTreeSet<&Vec<u8>> = self.stages.keys().chain(self.kinds.keys()).collect();
-        let describe = |path: &Vec<u8>| Conflict {
-            path: String::from_utf8_lossy(marked_directory(path).unwrap_or(path)).into_owned(),
-            kind: self.kinds.get(path).cloned().unwrap_or_else(|| "contents".to_owned()),
-        };
-        paths.into_iter().map(describe).collect()
+        let mut paths: Vec<&Vec<u8>> = self.stages.keys().collect();
+        if paths.is_empty() {
+            paths.extend(self.kinds.keys());
+        }
+        let mut found = BTreeMap::new();
+        for path in paths {
+            let suffixed = self.sides.iter().find_map(|side| path.strip_suffix(side.as_bytes())?.strip_suffix(b"~"));
+            let own = suffixed.unwrap_or(path);
+            let own = String::from_utf8_lossy(marked_directory(own).unwrap_or(own)).into_owned();
+            let kind = self.kinds.get(path).cloned().unwrap_or_else(|| "contents".to_owned());
+            found.entry(own).or_insert(kind);
+        }
+        found.into_iter().map(|(path, kind)| Conflict { path, kind }).collect()
     }
 }
 
@@ -154,6 +169,12 @@ mod tests {
         assert_eq!(report.stages[b"a b".as_slice()][&3], ("100755".to_owned(), "3333".to_owned()));
         assert_eq!(report.list_conflicts(), [Conflict { path: "a b".to_owned(), kind: "contents".to_owned() }]);
         assert_eq!(parse_report(b"bbbb\0").unwrap().tree, "bbbb");
+        // A file in the way of a directory, and one that git removed because the other side had not changed it.
+        let output = b"aaaa\x00100644 1111 2\td~f00\x00\x002\0d~f00\0d\0CONFLICT (file/directory)\0text\n\0\
+            2\0e~f00\0e\0CONFLICT (file/directory)\0text\n\0";
+        let sides = ["f00".to_owned(), "f11".to_owned()];
+        let report = MergeReport { sides, ..parse_report(output).unwrap() };
+        assert_eq!(report.list_conflicts(), [Conflict { path: "d".to_owned(), kind: "file/directory".to_owned() }]);
         assert_eq!(parse_report(b"bbbb\0nonsense\0"), None);
     }
 }

@@ -9,6 +9,7 @@
 mod apply;
 mod branch_export;
 mod confined_path;
+mod exchange;
 mod incoming;
 mod journal;
 mod lock;
@@ -17,18 +18,21 @@ mod outgoing;
 mod own_index;
 mod plan;
 mod private_git;
+mod removal;
 mod settings;
 mod state;
 #[cfg(test)]
 mod tests;
 mod undo;
 
+pub use exchange::ExchangeError;
 pub use incoming::FetchedWork;
 pub use lock::WorktreeLock;
 pub use merge::{Conflict, MergeOutcome, Resolution};
 pub use outgoing::PreparedSync;
 pub use plan::ChangeCounts;
-pub use state::{WorktreeState, read_identity};
+pub use removal::{MACHINE_LABEL, WORKTREE_LABEL, is_worktree_removed, read_machine_id, worktree_labels};
+pub use state::WorktreeState;
 pub use undo::ApplyOutcome;
 
 use crate::error::Error;
@@ -66,7 +70,7 @@ pub struct WorktreeFiles {
 impl Worktree {
     /// Opens the worktree of a directory, and completes or reverts an interrupted sync-out.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let repository = HostRepository::open(path)?;
+        let repository = HostRepository::open_without_commits(path)?;
         let root = repository.work_tree().ok_or_else(|| Error::NoWorktree { path: path.to_owned() })?.to_owned();
         let answer = repository.run_lookup(["rev-parse", "--absolute-git-dir"])?.require_success()?;
         let mut bytes = answer.stdout;
@@ -120,6 +124,7 @@ impl Worktree {
         for (name, value) in &self.settings.filter_env {
             command = command.env(name, value);
         }
+        let command = command.args(private_git::LAZY_SETTINGS);
         Ok(command.args(self.settings.command_arguments(&self.excludes_path())))
     }
 }

@@ -12,6 +12,7 @@ use atoll_trees::pack_paths;
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -32,23 +33,23 @@ pub struct PreparedSync<'a> {
 
 impl Worktree {
     /// Reads the worktree and packs what the sandbox lacks. `base` is the state that the sandbox has.
-    pub fn prepare_sync(&self, base: Option<&str>) -> Result<PreparedSync<'_>, Error> {
-        let files = self.take_snapshot()?;
+    pub(super) fn prepare_sync(&self, base: Option<&str>) -> Result<PreparedSync<'_>, Error> {
+        // Reading the files takes longest; the rest runs beside it.
+        let (files, rest) = std::thread::scope(|scope| {
+            let rest = scope.spawn(|| {
+                let known = base.map(|base| self.tree_of(base).ok());
+                Ok::<_, Error>((known.flatten(), self.repository.head().ok(), self.write_staged_tree()?))
+            });
+            (self.take_snapshot(), rest.join())
+        });
+        let panicked = |_| Error::Git { what: PACKING, detail: "a thread panicked".to_owned() };
+        let (files, (base_tree, head, staged)) = (files?, rest.map_err(panicked)??);
         // Without its objects, the base is of no use: the user may have removed them.
-        let base = match base {
-            Some(base) if self.has_commit(base)? => Some(base),
-            Some(_) | None => None,
-        };
-        let unchanged = match base {
-            Some(base) => Some(base).filter(|_| self.tree_of(base).is_ok_and(|tree| tree == files.tree)),
-            None => None,
-        };
-        let commit = match unchanged {
+        let base = base.filter(|_| base_tree.is_some());
+        let commit = match base.filter(|_| base_tree.as_ref() == Some(&files.tree)) {
             Some(base) => base.to_owned(),
             None => self.commit_tree(&files.tree, base)?,
         };
-        let head = self.repository.head().ok();
-        let staged = self.write_staged_tree()?;
         // Only a new repository needs an author.
         let author = if base.is_none() { self.repository.author() } else { Author::default() };
         let mut header = SyncHeader {
@@ -73,21 +74,16 @@ impl Worktree {
             let time = |path: PathBuf| modified_nanoseconds(&path).unwrap_or(0);
             header.index_times = [time(self.own_index_path()), time(self.staged_copy_path())];
         }
-        self.update_private_ref(SYNCED_FILES_REF, &header.commit)?;
+        self.update_private_refs([(SYNCED_FILES_REF, header.commit.as_str())])?;
         Ok(PreparedSync { worktree: self, header, changes, warnings: files.warnings })
     }
 
-    /// Records that the sandbox has the worktree.
-    pub fn confirm_sync(&self, sync: &PreparedSync<'_>) -> Result<(), Error> {
+    /// Records the objects that the sandbox has.
+    pub(super) fn record_sent(&self, sync: &PreparedSync<'_>) -> Result<(), Error> {
         let SyncHeader { commit, head, staged, .. } = &sync.header;
-        let refs =
-            [(SYNCED_FILES_REF, Some(commit)), (SYNCED_HEAD_REF, head.as_ref()), (SYNCED_STAGED_REF, staged.as_ref())];
-        for (name, id) in refs {
-            if let Some(id) = id {
-                self.update_private_ref(name, id)?;
-            }
-        }
-        Ok(())
+        let states = [(SYNCED_HEAD_REF, head), (SYNCED_STAGED_REF, staged)];
+        let states = states.into_iter().filter_map(|(name, id)| Some((name, id.as_deref()?)));
+        self.update_private_refs(states.chain([(SYNCED_FILES_REF, commit.as_str())]))
     }
 
     fn staged_copy_path(&self) -> PathBuf {
@@ -97,6 +93,19 @@ impl Worktree {
     /// The staged files as a tree; `None` while the index has conflicts.
     fn write_staged_tree(&self) -> Result<Option<String>, Error> {
         let copy = self.staged_copy_path();
+        let known = self.dir.join("staged-tree");
+        let stamp =
+            fs::metadata(self.user_index_path()).and_then(|found| Ok((found.modified()?, found.len(), found.ino())));
+        let stamp = stamp.map(|stamp| format!("{stamp:?} ")).unwrap_or_default();
+        // Git replaces its index whenever it changes.
+        if let Ok(line) = fs::read_to_string(&known)
+            && let Some(tree) = line.strip_prefix(&stamp)
+            && self.repository.format.is_object_id(tree)
+            && copy.exists()
+        {
+            return Ok(Some(tree.to_owned()));
+        }
+        drop(fs::remove_file(&known));
         match copy_with_time(&self.user_index_path(), &copy) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -109,7 +118,11 @@ impl Worktree {
             .map_err(|source| Error::Io { what: PACKING, source })?;
         let command = self.files_command(PACKING)?.env("GIT_INDEX_FILE", &copy).args(["write-tree"]);
         let written = command.capture_output(self.repository.limits.listing_bytes)?;
-        Ok(written.is_success().then(|| written.text()))
+        let tree = written.is_success().then(|| written.text());
+        if let Some(tree) = &tree {
+            fs::write(&known, format!("{stamp}{tree}")).map_err(|source| Error::Io { what: PACKING, source })?;
+        }
+        Ok(tree)
     }
 
     /// Patterns beyond the worktree's own `.gitignore` files.
@@ -124,10 +137,10 @@ impl Worktree {
         if header.commit != base {
             revisions.push_str(&format!("{}\n", header.commit));
         }
+        let known = self.read_private_refs()?;
         for (name, id) in [(SYNCED_HEAD_REF, &header.head), (SYNCED_STAGED_REF, &header.staged)] {
-            let known = self.run_private(PACKING, &["rev-parse", "--verify", "--quiet", name])?;
-            let known = known.is_success().then(|| known.text());
-            if let Some(id) = id.as_ref().filter(|id| Some(*id) != known.as_ref()) {
+            let known = known.get(name);
+            if let Some(id) = id.as_ref().filter(|id| Some(*id) != known) {
                 revisions.push_str(&format!("{id}\n"));
                 if let Some(known) = known {
                     revisions.push_str(&format!("^{known}\n"));

@@ -3,7 +3,7 @@
 
 use super::Worktree;
 use crate::error::Error;
-use crate::plumbing::sync::{RunGit, Snapshot, split_records, take_snapshot};
+use crate::plumbing::sync::{RunGit, Snapshot, split_records, take_snapshot, write_if_changed};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -109,9 +109,4 @@ pub(super) fn copy_with_time(from: &Path, to: &Path) -> io::Result<()> {
     io::copy(&mut source, &mut copy)?;
     copy.flush()?;
     copy.set_modified(modified)
-}
-
-/// Leaves an equal file alone: git's cache of untracked files depends on its modification time.
-fn write_if_changed(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if fs::read(path).is_ok_and(|found| found == bytes) { Ok(()) } else { fs::write(path, bytes) }
 }

@@ -7,6 +7,7 @@ use crate::plumbing::GitOutput;
 use crate::plumbing::sync::{RunGit, split_records, sync_commit_env};
 use crate::quarantine::quote_path;
 use crate::repository::HostRepository;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -14,6 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, lchown};
 use std::path::Path;
 
+/// Sync-out makes the objects durable before it changes a file (`apply`). The objects of a sync-in need not be durable.
+pub(super) const LAZY_SETTINGS: [&str; 2] = ["-c", "core.fsync=none"];
 const CREATING: &str = "creating Atoll's directory in the repository";
 
 /// Creates a private directory that belongs to the repository's owner.
@@ -73,7 +76,7 @@ impl Worktree {
     }
 
     pub(super) fn private_command(&self, what: &'static str) -> Result<HostGitCommand, Error> {
-        let command = self.private.git_command(what, self.private.limits.bulk_timeout)?;
+        let command = self.private.git_command(what, self.private.limits.bulk_timeout)?.args(LAZY_SETTINGS);
         Ok(sync_commit_env().fold(command, |command, (name, value)| command.env(name, value)))
     }
 
@@ -91,14 +94,22 @@ impl Worktree {
         Ok(found.require_success()?.text())
     }
 
-    /// True if the private repository has a sync commit with all its trees.
-    pub(super) fn has_commit(&self, commit: &str) -> Result<bool, Error> {
-        let listing = ["ls-tree", "-r", "-z", "--name-only", commit];
-        Ok(self.private_command("reading a synced state")?.args(listing).count_names(u64::MAX)?.1.is_success())
+    pub(super) fn read_private_refs(&self) -> Result<BTreeMap<String, String>, Error> {
+        let listing = ["for-each-ref", "--format=%(refname) %(objectname)", "refs/atoll/"];
+        let listed = self.run_private("reading a synced state", &listing)?.require_success()?.text();
+        let pairs = listed.lines().filter_map(|line| line.split_once(' '));
+        Ok(pairs.map(|(name, id)| (name.to_owned(), id.to_owned())).collect())
     }
 
-    pub(super) fn update_private_ref(&self, name: &str, commit: &str) -> Result<(), Error> {
-        self.run_private("recording a synced state", &["update-ref", name, commit])?.require_success()?;
+    /// Sets refs, all or none of them.
+    pub(super) fn update_private_refs<'a>(
+        &self,
+        refs: impl IntoIterator<Item = (&'static str, &'a str)>,
+    ) -> Result<(), Error> {
+        let lines: String = refs.into_iter().map(|(name, id)| format!("update {name} {id}\n")).collect();
+        let update = self.private_command("recording a synced state")?.args(["update-ref", "--stdin"]);
+        let update = update.input_bytes(lines.as_bytes())?;
+        update.capture_output(self.private.limits.listing_bytes)?.require_success()?;
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ const READING: &str = "reading the user's settings";
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct UserSettings {
-    /// Conversions of line ends, by name.
+    /// Conversions between files and trees, by name.
     pub conversions: BTreeMap<String, String>,
     /// Patterns of ignored files from the user's own file.
     pub excludes: Vec<u8>,
@@ -44,7 +44,7 @@ impl UserSettings {
             let value = parts.next().unwrap_or(b"true");
             let text = || String::from_utf8_lossy(value).into_owned();
             match name.as_str() {
-                "core.autocrlf" | "core.eol" => drop(found.conversions.insert(name, text())),
+                "core.autocrlf" | "core.eol" | "core.filemode" => drop(found.conversions.insert(name, text())),
                 "core.excludesfile" => excludes_file = Some(expand_home(value)),
                 "core.attributesfile" => found.attributes_file = Some(expand_home(value)),
                 "core.sparsecheckout" => found.is_sparse = !matches!(value, b"false" | b"no" | b"off" | b"0"),

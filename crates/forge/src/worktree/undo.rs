@@ -36,9 +36,7 @@ impl Worktree {
             };
             let before = self.commit_tree(&ours, None)?;
             let after = self.commit_tree(&merged, None)?;
-            for (name, commit) in [(BEFORE_REF, &*before), (AFTER_REF, &*after), (BASE_REF, theirs)] {
-                self.update_private_ref(name, commit)?;
-            }
+            self.update_private_refs([(BEFORE_REF, &*before), (AFTER_REF, &*after), (BASE_REF, theirs)])?;
             let applied = (ours != merged).then(|| AppliedWork {
                 before,
                 after,
@@ -47,7 +45,7 @@ impl Worktree {
             });
             let applied = applied.or_else(|| state.applied.clone());
             let next = WorktreeState { base: Some(theirs.to_owned()), applied, ..state.clone() };
-            self.apply(&ours, &merged, &next).map(ApplyOutcome::Applied)
+            self.apply_or_report(&ours, &merged, &next)
         })
     }
 
@@ -67,14 +65,27 @@ impl Worktree {
             let is_last = state.base.as_deref() == Some(&*applied.work);
             let base = if is_last { applied.base.clone() } else { state.base.clone() };
             let next = WorktreeState { base, applied: None, ..state.clone() };
-            self.apply(&ours, &merged, &next).map(ApplyOutcome::Applied)
+            self.apply_or_report(&ours, &merged, &next)
         })
+    }
+
+    /// Applies a tree. A file at a new path, which the sandbox never had, is a conflict.
+    fn apply_or_report(&self, ours: &str, merged: &str, next: &WorktreeState) -> Result<ApplyOutcome, Error> {
+        match self.apply(ours, merged, next) {
+            Ok(counts) => Ok(ApplyOutcome::Applied(counts)),
+            Err(Error::PathOccupied { path }) => {
+                Ok(ApplyOutcome::Conflicts(vec![Conflict { path, kind: "not sent".to_owned() }]))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// The changes that `apply_work` would make, as a patch.
     pub fn preview_patch(&self, state: &WorktreeState, theirs: &str) -> Result<Vec<u8>, Error> {
         let base = state.base.as_deref().ok_or(Error::NothingToUndo)?;
-        let comparison = ["diff-tree", "-r", "-p", "-M", "--no-ext-diff", "--no-textconv", base, theirs];
+        let without_markers = ":(exclude,glob)**/.atoll-empty-directory";
+        let comparison =
+            ["diff-tree", "-r", "-p", "-M", "--no-ext-diff", "--no-textconv", base, theirs, "--", without_markers];
         Ok(self.run_private("comparing trees", &comparison)?.require_success()?.stdout)
     }
 

@@ -26,7 +26,7 @@ pub async fn receive_worktree(
     access: CanWork<SandboxId>,
     request: Request,
 ) -> Result<Json<SyncedWorktree>> {
-    worktrees::receive_worktree(&app, access, request.into_body()).await.map(Json)
+    worktrees::receive_worktree(app, access, request.into_body()).await.map(Json)
 }
 
 /// Read the workspace's changes since a state that the worktree has.
@@ -40,6 +40,6 @@ pub async fn send_worktree(
     access: CanWork<SandboxId>,
     Params(query): Params<WorktreeQuery>,
 ) -> Result<Response> {
-    let bundle = worktrees::send_worktree(&app, access, query.base).await?;
+    let bundle = worktrees::send_worktree(app, access, query.base).await?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], Body::from_stream(bundle)).into_response())
 }

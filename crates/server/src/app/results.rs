@@ -27,6 +27,22 @@ pub async fn stop_sandbox(
     choice: ResultsAction,
     actor: String,
 ) -> Result<SandboxRow> {
+    end_sandbox(work, id, choice, Reason::new("stopped", "stopped by a person"), Some(actor)).await
+}
+
+/// Ends a sandbox whose worktree was removed.
+pub async fn end_removed_worktree(work: &mut Work<'_>, id: SandboxId) -> Result<SandboxRow> {
+    let reason = Reason::new("worktree_removed", "its worktree was removed");
+    end_sandbox(work, id, ResultsAction::Discard, reason, None).await
+}
+
+async fn end_sandbox(
+    work: &mut Work<'_>,
+    id: SandboxId,
+    choice: ResultsAction,
+    reason: Reason,
+    actor: Option<String>,
+) -> Result<SandboxRow> {
     let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
     let work_was_done = sandbox.status.is_turn_done() && !continuous::is_live(work.tx, &sandbox).await?;
     let trigger = match choice {
@@ -40,8 +56,7 @@ pub async fn stop_sandbox(
         (SandboxState::Pending | SandboxState::Creating | SandboxState::Running, _) => false,
     };
     if !already {
-        let reason = Reason::new("stopped", "stopped by a person");
-        lifecycle::apply_trigger(work, &mut session, &mut sandbox, trigger, Some(reason), Some(actor)).await?;
+        lifecycle::apply_trigger(work, &mut session, &mut sandbox, trigger, Some(reason), actor).await?;
         lifecycle::complete_if_worker_left(work, &mut session, &mut sandbox).await?;
     }
     Ok(sandbox)

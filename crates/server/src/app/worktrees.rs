@@ -5,6 +5,7 @@
 use super::targets::{SandboxTarget, find_target};
 use crate::auth::access::CanWork;
 use crate::extract::drain_body;
+use crate::keyed_locks::run_to_completion;
 use crate::problem::{Code, Problem, Result};
 use crate::repositories::{git_error_code, git_error_text, git_report_texts};
 use crate::state::App;
@@ -21,6 +22,7 @@ use futures_util::{Stream, StreamExt, stream};
 use serde_json::Value;
 use std::fs::File;
 use std::io::{self, Read, Seek};
+use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 
 /// Size limit of a worktree's stream.
@@ -28,26 +30,29 @@ const MAX_STREAM_BYTES: u64 = 64 << 30;
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// Copies a worktree into the workspace.
-pub async fn receive_worktree(app: &App, access: CanWork<SandboxId>, body: Body) -> Result<SyncedWorktree> {
-    let target = find_target(app, &access).await?;
+pub async fn receive_worktree(app: Arc<App>, access: CanWork<SandboxId>, body: Body) -> Result<SyncedWorktree> {
+    let target = find_target(&app, &access).await?;
     let failed = |error: io::Error| Problem::internal(format!("cannot store the worktree: {error}"));
     let file = tempfile::NamedTempFile::new_in(&app.config.data_dir).map_err(failed)?;
     let bytes = store_body(body, tokio::fs::File::from_std(file.reopen().map_err(failed)?)).await?;
     let output = tempfile::tempfile_in(&app.config.data_dir).map_err(failed)?;
-    let job = GitOperation::ReceiveWorktree { stream: file.path().to_owned() };
-    let done = run_paused(app, &target, &job, output).await?;
-    require_success(&done)?;
-    let report = last_report(&done);
-    let commit = report["commit"].as_str().unwrap_or_default().to_owned();
-    let changed_files = report["changed_files"].as_u64().unwrap_or(0);
-    let event = EventData::WorktreeSyncedIn(WorktreeSyncedIn { commit: commit.clone(), changed_files, bytes });
-    log_sync(app, &access, event).await?;
-    Ok(SyncedWorktree { commit, changed_files, warnings: git_report_texts(&done.error_output, "warnings") })
+    run_to_completion(async move {
+        let job = GitOperation::ReceiveWorktree { stream: file.path().to_owned() };
+        let done = run_paused(&app, &target, &job, output).await?;
+        require_success(&done)?;
+        let report = last_report(&done);
+        let commit = report["commit"].as_str().unwrap_or_default().to_owned();
+        let changed_files = report["changed_files"].as_u64().unwrap_or(0);
+        let event = EventData::WorktreeSyncedIn(WorktreeSyncedIn { commit: commit.clone(), changed_files, bytes });
+        log_sync(&app, &access, event).await?;
+        Ok(SyncedWorktree { commit, changed_files, warnings: git_report_texts(&done.error_output, "warnings") })
+    })
+    .await
 }
 
 /// Reads the workspace's changes since `base` as a bundle, which is empty if there are none.
 pub async fn send_worktree(
-    app: &App,
+    app: Arc<App>,
     access: CanWork<SandboxId>,
     base: String,
 ) -> Result<impl Stream<Item = io::Result<Bytes>> + use<>> {
@@ -55,19 +60,24 @@ pub async fn send_worktree(
     if !is_id {
         return Err(Problem::new(Code::BadRequest, "base: expected a full commit id"));
     }
-    let target = find_target(app, &access).await?;
+    let target = find_target(&app, &access).await?;
     let failed = |error: io::Error| Problem::internal(format!("no file for the changes: {error}"));
-    let mut file = tempfile::tempfile_in(&app.config.data_dir).map_err(failed)?;
-    let job = GitOperation::SendWorktree { base: base.clone() };
-    let done = run_paused(app, &target, &job, file.try_clone().map_err(failed)?).await?;
-    require_success(&done)?;
-    let bytes = file.stream_position().and_then(|_| file.metadata()).map_err(failed)?.len();
-    file.rewind().map_err(failed)?;
-    if let Some(commit) = last_report(&done)["commit"].as_str() {
-        let synced = WorktreeSyncedOut { base, commit: commit.to_owned(), bytes };
-        log_sync(app, &access, EventData::WorktreeSyncedOut(synced)).await?;
-    }
-    Ok(stream_file(file))
+    let file = tempfile::tempfile_in(&app.config.data_dir).map_err(failed)?;
+    let mut output = file.try_clone().map_err(failed)?;
+    run_to_completion(async move {
+        let job = GitOperation::SendWorktree { base: base.clone() };
+        let done = run_paused(&app, &target, &job, file.try_clone().map_err(failed)?).await?;
+        require_success(&done)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        if let Some(commit) = last_report(&done)["commit"].as_str() {
+            let synced = WorktreeSyncedOut { base, commit: commit.to_owned(), bytes };
+            log_sync(&app, &access, EventData::WorktreeSyncedOut(synced)).await?;
+        }
+        Ok(())
+    })
+    .await?;
+    output.rewind().map_err(failed)?;
+    Ok(stream_file(output))
 }
 
 async fn store_body(body: Body, mut file: tokio::fs::File) -> Result<u64> {
@@ -105,7 +115,7 @@ fn stream_file(file: File) -> impl Stream<Item = io::Result<Bytes>> + use<> {
     })
 }
 
-/// Runs git over the workspace while the sandbox's processes are paused.
+/// Runs git over the workspace while the sandbox's processes are paused. A cancelled call would leave them paused.
 async fn run_paused(app: &App, target: &SandboxTarget, job: &GitOperation, output: File) -> Result<GitResult> {
     let SandboxTarget { row, provider, id } = target;
     let _lock = app.sandbox_locks.lock(row.id).await;

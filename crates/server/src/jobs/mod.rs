@@ -10,6 +10,7 @@ pub(crate) mod dead_worker;
 mod deadline;
 mod recover;
 mod remove;
+mod removed_worktrees;
 mod results_job;
 mod sandbox_command;
 mod setup_cache;
@@ -87,6 +88,7 @@ impl Runner {
                 _ = silence.tick() => {
                     self.mark_unreachable(&mut silent_workers).await;
                     self.resume_within_budget().await;
+                    self.end_removed_worktrees().await;
                 }
                 _ = sweep.tick() => self.sweep_retention().await,
                 _ = stopping.changed() => break,
@@ -135,6 +137,12 @@ impl Runner {
     async fn resume_within_budget(&self) {
         if let Err(problem) = budgets::resume_within_budget(&self.app).await {
             tracing::debug!(detail = %problem.detail, "failed to look for agents that wait for a budget");
+        }
+    }
+
+    async fn end_removed_worktrees(&self) {
+        if let Err(problem) = removed_worktrees::end_removed_worktrees(&self.app).await {
+            tracing::debug!(detail = %problem.detail, "failed to look for removed worktrees");
         }
     }
 

@@ -49,7 +49,7 @@ impl SyncGit {
         let command = command.env("GIT_DIR", &self.sync_dir).env("GIT_WORK_TREE", &self.git.workspace.root);
         // `git check-ignore` does not accept it, and no command has paths as arguments.
         let command = command.env("GIT_LITERAL_PATHSPECS", "0");
-        command.args(["-c", "core.checkStat=minimal", "-c", "core.trustCtime=false"])
+        command.args(["-c", "core.checkStat=minimal", "-c", "core.trustCtime=false", "-c", "core.fsync=none"])
     }
 }
 

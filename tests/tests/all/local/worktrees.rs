@@ -1,69 +1,18 @@
 //! `atoll code`: a worktree goes into its sandbox as it is, and the agent's changes come back.
 
+mod call_options;
+pub mod code_call;
+mod interrupted_calls;
+
 use atoll_test_wait::wait_until;
 use atoll_tests::local::LocalServer;
-use atoll_tests::local::repository::{SampleRepository, read_files, run_git};
-use atoll_tests::process;
+use atoll_tests::local::repository::{SampleRepository, run_git};
+use code_call::{ask_demo, find_worktree_sandbox, finish, read_lock, run_code, spawn_code, stop_all, worktree_files};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::path::Path;
 use tokio::task::block_in_place;
-
-/// The exit code and the lines of a call with `--json`.
-struct CallResult {
-    exit: Option<i32>,
-    lines: Vec<Value>,
-}
-
-impl CallResult {
-    fn of_type(&self, name: &str) -> Vec<&Value> {
-        self.lines.iter().filter(|line| line["type"] == name).collect()
-    }
-
-    fn done(&self) -> &Value {
-        let done = self.lines.last().unwrap();
-        assert_eq!(done["type"], "done", "{:#?}", self.lines);
-        assert_eq!(done["exit"].as_i64(), self.exit.map(i64::from), "{done}");
-        done
-    }
-
-    fn sandbox(&self) -> String {
-        self.done()["sandbox"].as_str().unwrap().to_owned()
-    }
-}
-
-fn spawn_code(server: &LocalServer, directory: &Path, arguments: &[&str]) -> Child {
-    let mut command = process::program_command("atoll");
-    command.args(["code", "--json"]).args(arguments).env("ATOLL_DATA_DIR", server.data_dir());
-    command.current_dir(directory).stdout(Stdio::piped()).stderr(Stdio::piped());
-    process::spawn_process(command)
-}
-
-fn finish(child: Child) -> CallResult {
-    let output = child.wait_with_output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(!lines.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    CallResult { exit: output.status.code(), lines }
-}
-
-fn run_code(server: &LocalServer, directory: &Path, arguments: &[&str]) -> CallResult {
-    block_in_place(|| finish(spawn_code(server, directory, arguments)))
-}
-
-const fn ask_demo(prompt: &str) -> [&str; 5] {
-    [prompt, "--agent", "demo", "--provider", "local"]
-}
-
-fn worktree_files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = read_files(root);
-    files.retain(|path, _| !path.starts_with(".git"));
-    files
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dirty_worktree_goes_in_and_the_changes_come_back() {
@@ -122,9 +71,7 @@ async fn a_dirty_worktree_goes_in_and_the_changes_come_back() {
     assert!(!root.join("copy.txt").exists());
     assert_eq!(run_code(&server, root, &["--pull"]).exit, Some(0));
     assert!(root.join("copy.txt").exists());
-    server.admin.post(&format!("/sandboxes/{}/stop", call.sandbox()), serde_json::json!({})).await.expect_status(200);
-    server.wait_until_ended(&call.sandbox()).await;
-    server.stop_and_check().await;
+    stop_all(server, &[&call.sandbox()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -144,9 +91,7 @@ async fn a_conflict_overwrites_nothing_and_a_choice_resolves_it() {
     assert_eq!(repository.file_at("agent/readme", "README.md").as_deref(), Some("agent\n"));
     assert_eq!(run_code(&server, root, &["--pull", "--theirs"]).exit, Some(0));
     assert_eq!(fs::read_to_string(root.join("README.md")).unwrap(), "agent\n");
-    server.admin.post(&format!("/sandboxes/{}/stop", call.sandbox()), serde_json::json!({})).await.expect_status(200);
-    server.wait_until_ended(&call.sandbox()).await;
-    server.stop_and_check().await;
+    stop_all(server, &[&call.sandbox()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,22 +120,7 @@ async fn an_interrupt_applies_nothing_and_a_second_call_names_the_first() {
     let pulled = run_code(&server, root, &["--pull"]);
     assert_eq!(pulled.exit, Some(0), "{:#?}", pulled.lines);
     assert_eq!(fs::read_to_string(root.join("half.txt")).unwrap(), "work\n");
-    server.admin.post(&format!("/sandboxes/{sandbox}/stop"), serde_json::json!({})).await.expect_status(200);
-    server.wait_until_ended(&sandbox).await;
-    server.stop_and_check().await;
-}
-
-/// Waits for the sandbox of the only worktree.
-async fn find_worktree_sandbox(server: &LocalServer) -> String {
-    let find = || async {
-        let page = server.admin.get("/sandboxes?label=worktree").await.expect_status(200);
-        page["items"][0]["id"].as_str().map(str::to_owned)
-    };
-    atoll_test_wait::poll_for("the worktree's sandbox", find).await
-}
-
-fn read_lock(root: &Path) -> String {
-    fs::read_to_string(root.join(".git/atoll/lock")).unwrap_or_default()
+    stop_all(server, &[&sandbox]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -203,13 +133,7 @@ async fn a_removed_worktree_ends_its_sandbox() {
     assert_eq!(call.exit, Some(0), "{:#?}", call.lines);
     assert!(linked.join("here.txt").exists() && !repository.path().join("here.txt").exists());
     run_git(repository.path(), &["worktree", "remove", "--force", linked.to_str().unwrap()]);
-    let gc = block_in_place(|| {
-        let mut command = process::program_command("atoll");
-        command.args(["gc"]).env("ATOLL_DATA_DIR", server.data_dir());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        process::spawn_process(command).wait_with_output().unwrap()
-    });
-    assert!(gc.status.success(), "{gc:?}");
-    assert_eq!(server.wait_until_ended(&call.sandbox()).await["state"], "completed");
+    // The server is on the same machine and notices it.
+    assert_eq!(server.wait_until_ended(&call.sandbox()).await["reason"]["code"], "worktree_removed");
     server.stop_and_check().await;
 }

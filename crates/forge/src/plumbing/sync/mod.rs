@@ -17,4 +17,5 @@ pub use markers::{EMPTY_DIRECTORY_MARKER, is_marker, marked_directory};
 pub use run_git::{RunGit, split_records};
 pub use snapshot::{Snapshot, list_links, take_snapshot};
 pub use stream::{MAX_HEADER_BYTES, SectionReader, SectionWriter, StreamError, SyncHeader};
+pub(crate) use workspace::write_if_changed;
 pub use workspace::{ReceivedSync, SentSync, WorkspaceCopy, WorkspaceError, WorkspaceGit};

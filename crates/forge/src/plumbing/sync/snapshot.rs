@@ -54,7 +54,13 @@ pub fn take_snapshot<G: RunGit>(git: &G, root: &Path) -> Result<Snapshot, G::Err
     let mut warnings = added?;
     warnings.truncate(MAX_WARNINGS);
     let found = found.map_err(|_| GitFailure { what: READING, detail: "a thread panicked".to_owned() })?;
-    mark_empty_directories(git, &leave_out_ignored(git, found)?)?;
+    let mut empty = leave_out_ignored(git, found)?;
+    if !empty.is_empty() {
+        // The directory of a submodule that is not checked out.
+        let links: BTreeSet<Name> = list_links(git)?.into_iter().collect();
+        empty.retain(|name| !links.contains(name));
+    }
+    mark_empty_directories(git, &empty)?;
     let tree = git.run_git(READING, &["write-tree"], None)?.require_success()?.text();
     Ok(Snapshot { tree, warnings })
 }

@@ -6,6 +6,7 @@
 
 mod agent_repository;
 mod first_sync;
+mod untouched_files;
 
 use super::markers::is_marker;
 use super::run_git::{RunGit, split_records};
@@ -13,6 +14,7 @@ use super::snapshot::{Snapshot, take_snapshot};
 use super::stream::{SectionReader, StreamError, SyncHeader};
 use crate::plumbing::bundle::{self, BundleHeader, ObjectFormat};
 use crate::plumbing::{GitFailure, GitOutput};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Seek, Write};
@@ -26,6 +28,8 @@ const SENT_REF: &str = "refs/atoll/sent";
 /// The worktree's HEAD and staged tree at the last sync.
 const HEAD_REF: &str = "refs/atoll/head";
 const STAGED_REF: &str = "refs/atoll/staged";
+/// The files that a request is writing. Its parents are the files before and the worktree's sync commit.
+const RECEIVING_REF: &str = "refs/atoll/receiving";
 const MAX_NAMED_CONFLICTS: usize = 20;
 
 /// Git in the sandbox, over the sync repository with the workspace as its files.
@@ -82,6 +86,14 @@ pub struct WorkspaceCopy<'a, G> {
     pub sync_dir: PathBuf,
 }
 
+/// The refs of the sync repository.
+type SyncRefs = BTreeMap<String, String>;
+
+enum Merged {
+    Clean(String),
+    Conflict { paths: Vec<Vec<u8>> },
+}
+
 impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
     /// Brings the workspace to the state of a worktree; keeps changes that were not sent out yet.
     pub fn receive(&self, input: File) -> Result<ReceivedSync, G::Error> {
@@ -101,8 +113,8 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
         if tree == self.tree_of(base)? {
             return Ok(SentSync { commit: None, warnings });
         }
-        let commit = self.commit_tree(&tree, base)?;
-        self.update_ref(SENT_REF, &commit)?;
+        let commit = self.commit_tree(&tree, &[base])?;
+        self.update_refs(&[(SENT_REF, Some(&commit))])?;
         let refs = vec![(bundle::RESULT_REF.to_owned(), commit.clone())];
         let head = BundleHeader { format, prerequisites: vec![base.to_owned()], refs };
         head.write(&mut output).map_err(|source| WorkspaceError::Io { what: SENDING, source })?;
@@ -116,7 +128,7 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
         base: &str,
         mut input: BufReader<File>,
     ) -> Result<ReceivedSync, G::Error> {
-        self.confirm_base(base)?;
+        let refs = self.confirm_base(base)?;
         let failed = |source| WorkspaceError::Io { what: RECEIVING, source };
         let mut pack = tempfile::tempfile_in(&self.sync_dir).map_err(failed)?;
         let length = io::copy(&mut SectionReader::new(&mut input), &mut pack).map_err(failed)?;
@@ -124,49 +136,124 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
             pack.rewind().map_err(failed)?;
             self.git.index_pack(pack)?.require_success()?;
         }
-        let Snapshot { tree: here, warnings } = take_snapshot(self.git, &self.root)?;
-        let wanted = self.tree_of(&header.commit)?;
-        let merged =
-            if here == self.tree_of(base)? { wanted } else { self.merge_changes(&here, base, &header.commit)? };
-        let changed_files = self.write_tree(&here, &merged)?;
-        self.update_agent_repository(header)?;
-        self.update_ref(BASE_REF, &header.commit)?;
+        write_if_changed(&self.sync_dir.join("info/exclude"), header.excludes.as_bytes()).map_err(failed)?;
+        let mut warnings = Vec::new();
+        let changed_files = if header.commit == base {
+            0
+        } else {
+            match self.update_untouched_files(base, &header.commit)? {
+                Some(count) => count,
+                None => self.merge_files(base, &header.commit, &mut warnings)?,
+            }
+        };
+        self.update_agent_repository(header, &refs)?;
+        let mut updates = vec![(BASE_REF, Some(header.commit.as_str())), (RECEIVING_REF, None)];
+        updates.extend(agent_state(header));
+        self.update_refs(&updates)?;
         Ok(ReceivedSync { commit: header.commit.clone(), changed_files, warnings })
     }
 
-    /// Accepts the state that a request builds on.
-    fn confirm_base(&self, base: &str) -> Result<(), G::Error> {
-        if self.read_ref(BASE_REF)?.as_deref() == Some(base) {
-            return Ok(());
+    /// Merges a state of the worktree into the workspace. Returns the number of changed files.
+    fn merge_files(&self, base: &str, commit: &str, warnings: &mut Vec<String>) -> Result<u64, G::Error> {
+        let here = take_snapshot(self.git, &self.root)?;
+        warnings.extend(here.warnings);
+        if here.tree == self.tree_of(base)? {
+            let wanted = self.tree_of(commit)?;
+            self.begin_receiving(base, commit, &wanted)?;
+            return self.write_tree(&here.tree, &wanted);
+        }
+        let before = self.commit_tree(&here.tree, &[base])?;
+        match self.merge(&before, commit)? {
+            Merged::Clean(merged) => {
+                self.begin_receiving(&before, commit, &merged)?;
+                self.write_tree(&here.tree, &merged)
+            }
+            Merged::Conflict { mut paths } => {
+                paths.truncate(MAX_NAMED_CONFLICTS);
+                let paths = paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+                Err(WorkspaceError::Conflict { paths }.into())
+            }
+        }
+    }
+
+    /// Records the files that are about to be written, for the case that git is killed meanwhile.
+    fn begin_receiving(&self, before: &str, commit: &str, wanted_tree: &str) -> Result<(), G::Error> {
+        let receiving = self.commit_tree(wanted_tree, &[before, commit])?;
+        self.update_refs(&[(RECEIVING_REF, Some(&receiving))])
+    }
+
+    /// Completes a request that was killed while it wrote files.
+    fn complete_interrupted(&self, receiving: &str) -> Result<(), G::Error> {
+        let before = format!("{receiving}^1");
+        let mut is_second = false;
+        loop {
+            let here = take_snapshot(self.git, &self.root)?.tree;
+            match self.merge(&self.commit_tree(&here, &[&before])?, receiving)? {
+                Merged::Clean(merged) => {
+                    self.write_tree(&here, &merged)?;
+                    let received = self.git.run_git(RECEIVING, &["rev-parse", &format!("{receiving}^2")], None)?;
+                    let received = received.require_success()?.text();
+                    return self.update_refs(&[(BASE_REF, Some(&received)), (RECEIVING_REF, None)]);
+                }
+                // A file that git had begun to write.
+                Merged::Conflict { paths } if !is_second => self.restore_files(receiving, &paths)?,
+                Merged::Conflict { paths } => {
+                    let paths = paths.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+                    return Err(WorkspaceError::Conflict { paths }.into());
+                }
+            }
+            is_second = true;
+        }
+    }
+
+    /// Replaces files of the workspace by those of a commit.
+    fn restore_files(&self, commit: &str, paths: &[Vec<u8>]) -> Result<(), G::Error> {
+        for path in paths {
+            let name = OsStr::from_bytes(path);
+            drop(fs::remove_file(self.root.join(name)));
+            if let Some(name) = name.to_str() {
+                // Fails if the commit deletes the file.
+                self.git.run_git(RECEIVING, &["--literal-pathspecs", "checkout", "-f", commit, "--", name], None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts the state that a request builds on. Returns the refs.
+    fn confirm_base(&self, base: &str) -> Result<SyncRefs, G::Error> {
+        let mut refs = self.read_refs()?;
+        if let Some(receiving) = refs.get(RECEIVING_REF) {
+            self.complete_interrupted(receiving)?;
+            refs = self.read_refs()?;
+        }
+        if refs.get(BASE_REF).is_some_and(|known| known == base) {
+            return Ok(refs);
         }
         // The last one that was sent, or an earlier one after an undo.
         for name in [SENT_REF, BASE_REF] {
             let ancestor = ["merge-base", "--is-ancestor", base, name];
-            if self.read_ref(name)?.is_some() && self.git.run_git(RECEIVING, &ancestor, None)?.is_success() {
-                return self.update_ref(BASE_REF, base);
+            if refs.contains_key(name) && self.git.run_git(RECEIVING, &ancestor, None)?.is_success() {
+                self.update_refs(&[(BASE_REF, Some(base))])?;
+                return Ok(refs);
             }
         }
         Err(WorkspaceError::BaseMismatch.into())
     }
 
-    /// Merges changes of the sandbox that the worktree does not have.
-    fn merge_changes(&self, here: &str, base: &str, theirs: &str) -> Result<String, G::Error> {
-        let ours = self.commit_tree(here, base)?;
-        let merge = ["-c", "merge.directoryRenames=false", "merge-tree", "--write-tree", "-z", &ours, theirs];
+    /// Merges two sync commits.
+    fn merge(&self, ours: &str, theirs: &str) -> Result<Merged, G::Error> {
+        let merge = ["-c", "merge.directoryRenames=false", "merge-tree", "--write-tree", "-z", ours, theirs];
         let merged = self.git.run_git(RECEIVING, &merge, None)?;
         let mut records = merged.stdout.split(|byte| *byte == 0);
         let tree = String::from_utf8_lossy(records.next().unwrap_or_default()).into_owned();
         match merged.exit_code() {
-            Some(0) => Ok(tree),
+            Some(0) => Ok(Merged::Clean(tree)),
             Some(1) => {
                 let conflicted = records.take_while(|record| !record.is_empty());
-                let mut paths: Vec<String> = conflicted
-                    .filter_map(|record| Some(&record[record.iter().position(|byte| *byte == b'\t')? + 1..]))
-                    .map(|path| String::from_utf8_lossy(path).into_owned())
-                    .collect();
+                let path = |record: &[u8]| Some(record[record.iter().position(|byte| *byte == b'\t')? + 1..].to_vec());
+                let mut paths: Vec<Vec<u8>> = conflicted.filter_map(path).collect();
                 paths.dedup();
-                paths.truncate(MAX_NAMED_CONFLICTS);
-                Err(WorkspaceError::Conflict { paths }.into())
+                Ok(Merged::Conflict { paths })
             }
             _ => Err(GitFailure { what: RECEIVING, detail: merged.failure_detail() }.into()),
         }
@@ -177,15 +264,9 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
         if here == wanted {
             return Ok(0);
         }
-        let listed = self.git.run_git(
-            RECEIVING,
-            &["diff-tree", "-r", "-z", "--no-renames", "--name-only", here, wanted],
-            None,
-        )?;
-        let listed = listed.require_success()?;
-        let settings = ["-c", "core.splitIndex=false", "-c", "index.version=4"];
-        let update = [settings.as_slice(), &["read-tree", "-m", "-u", here, wanted]].concat();
-        self.git.run_git(RECEIVING, &update, None)?.require_success()?;
+        let comparison = ["diff-tree", "-r", "-z", "--no-renames", "--name-only", here, wanted];
+        let listed = self.git.run_git(RECEIVING, &comparison, None)?.require_success()?;
+        self.read_tree(here, wanted)?.require_success()?;
         // Git has written the markers of empty directories as files.
         let names: Vec<&[u8]> = split_records(&listed.stdout).collect();
         for marker in names.iter().filter(|name| is_marker(name)) {
@@ -194,8 +275,17 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
         Ok(names.len() as u64)
     }
 
-    fn commit_tree(&self, tree: &str, parent: &str) -> Result<String, G::Error> {
-        let arguments = ["commit-tree", "-m", "atoll sync", "-p", parent, tree];
+    /// Moves the index and the files from one tree to another; fails if a file that differs was changed.
+    fn read_tree(&self, from: &str, to: &str) -> Result<GitOutput, G::Error> {
+        let settings = ["-c", "core.splitIndex=false", "-c", "index.version=4", "-c", "index.skipHash=true"];
+        let update = [settings.as_slice(), &["read-tree", "-m", "-u", from, to]].concat();
+        self.git.run_git(RECEIVING, &update, None)
+    }
+
+    fn commit_tree(&self, tree: &str, parents: &[&str]) -> Result<String, G::Error> {
+        let mut arguments = vec!["commit-tree", "-m", "atoll sync"];
+        parents.iter().for_each(|parent| arguments.extend(["-p", parent]));
+        arguments.push(tree);
         Ok(self.git.run_git(SENDING, &arguments, None)?.require_success()?.text())
     }
 
@@ -205,15 +295,33 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
         if found.is_success() { Ok(found.text()) } else { Err(WorkspaceError::BaseMismatch.into()) }
     }
 
-    fn read_ref(&self, name: &str) -> Result<Option<String>, G::Error> {
-        let found = self.git.run_git(RECEIVING, &["rev-parse", "--verify", "--quiet", name], None)?;
-        Ok(found.is_success().then(|| found.text()))
+    /// Reads all refs; none if there is no sync repository.
+    fn read_refs(&self) -> Result<SyncRefs, G::Error> {
+        let listing = ["for-each-ref", "--format=%(refname) %(objectname)", "refs/atoll/"];
+        let listed = self.git.run_git(RECEIVING, &listing, None)?;
+        let refs = listed.text();
+        let pairs = refs.lines().filter_map(|line| line.split_once(' '));
+        Ok(pairs.map(|(name, id)| (name.to_owned(), id.to_owned())).collect())
     }
 
-    fn update_ref(&self, name: &str, object: &str) -> Result<(), G::Error> {
-        self.git.run_git(RECEIVING, &["update-ref", name, object], None)?.require_success()?;
+    /// Sets or removes refs, all or none of them.
+    fn update_refs(&self, updates: &[(&str, Option<&str>)]) -> Result<(), G::Error> {
+        let lines: String = updates
+            .iter()
+            .map(|(name, object)| match object {
+                Some(object) => format!("update {name} {object}\n"),
+                None => format!("delete {name}\n"),
+            })
+            .collect();
+        self.git.run_git(RECEIVING, &["update-ref", "--stdin"], Some(lines.as_bytes()))?.require_success()?;
         Ok(())
     }
+}
+
+/// The refs that record the agent's repository.
+fn agent_state(header: &SyncHeader) -> impl Iterator<Item = (&'static str, Option<&str>)> {
+    let states = [(HEAD_REF, header.head.as_deref()), (STAGED_REF, header.staged.as_deref())];
+    states.into_iter().filter(|(_, id)| id.is_some())
 }
 
 /// Checks the ids of a header, which become arguments of git.
@@ -233,4 +341,9 @@ fn write_with_time(path: &Path, from: &mut impl io::Read, nanoseconds: i64) -> i
     let time = std::time::Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0));
     file.set_modified(std::time::UNIX_EPOCH + time)?;
     Ok(length)
+}
+
+/// Leaves an equal file alone: git's cache of untracked files depends on its modification time.
+pub(crate) fn write_if_changed(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    if fs::read(path).is_ok_and(|found| found == bytes) { Ok(()) } else { fs::write(path, bytes) }
 }

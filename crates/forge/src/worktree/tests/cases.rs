@@ -160,6 +160,9 @@ fn a_branch_has_the_work_and_the_worktree_does_not_change() {
     let fixture = conflicted();
     fs::create_dir(fixture.workspace.root.join("empty")).unwrap();
     let (before, work) = (read_files(fixture.root()), fixture.fetch().unwrap());
+    let preview = fixture.worktree.preview_patch(&fixture.worktree.read_state().unwrap(), &work).unwrap();
+    let preview = String::from_utf8(preview).unwrap();
+    assert!(preview.contains("+agent") && !preview.contains(".atoll-empty"), "{preview}");
     let head = run_git(fixture.root(), &["rev-parse", "HEAD"]);
     let name = fixture.worktree.export_branch(&work, "agent/work", "Work\n").unwrap();
     assert_eq!(name, "agent/work");
@@ -170,18 +173,7 @@ fn a_branch_has_the_work_and_the_worktree_does_not_change() {
 }
 
 #[test]
-fn a_file_that_was_not_sent_is_never_overwritten() {
-    let fixture = SyncFixture::new(|root| super::write_file(root, ".gitignore", "*.o\n"));
-    fixture.write("a.o", "mine\n");
-    fixture.sync_in();
-    fixture.write_inside(".gitignore", "nothing\n");
-    fixture.write_inside("a.o", "agent\n");
-    let (before, work) = (read_files(fixture.root()), fixture.fetch().unwrap());
-    let state = fixture.worktree.read_state().unwrap();
-    let error = fixture.worktree.apply_work(&state, &work, Resolution::Report).unwrap_err();
-    assert!(matches!(&error, Error::PathOccupied { path } if path == "a.o"), "{error}");
-    assert_eq!(read_files(fixture.root()), before);
-    // A newly ignored file is not deleted.
+fn a_newly_ignored_file_is_not_deleted() {
     let fixture = SyncFixture::new(|_| {});
     fixture.write("notes.txt", "untracked\n");
     fixture.sync_in();
@@ -268,6 +260,26 @@ fn line_ends_and_filters_give_the_files_that_the_user_sees() {
 }
 
 #[test]
+fn pointers_of_large_files_stay_pointers() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 7\n";
+    let fixture = SyncFixture::new(|root| {
+        super::write_file(root, ".gitattributes", "*.dat filter=lfs -text\n");
+        super::write_file(root, "a.dat", pointer);
+    });
+    for (name, value) in [("clean", "false"), ("smudge", "false"), ("process", "false"), ("required", "true")] {
+        run_git(fixture.root(), &["config", &format!("filter.lfs.{name}"), value]);
+    }
+    let fixture = SyncFixture { worktree: Worktree::open(fixture.root()).unwrap(), ..fixture };
+    fixture.sync_in();
+    assert_eq!(fs::read_to_string(fixture.workspace.root.join("a.dat")).unwrap(), pointer);
+    fixture.write_inside("b.dat", "content\n");
+    let ApplyOutcome::Applied(counts) = fixture.sync_out(Resolution::Report) else { panic!("a conflict") };
+    assert_eq!(counts, ChangeCounts { changed: 1, deleted: 0 });
+    assert_eq!(fs::read_to_string(fixture.root().join("a.dat")).unwrap(), pointer);
+    assert_eq!(fs::read_to_string(fixture.root().join("b.dat")).unwrap(), "content\n");
+}
+
+#[test]
 fn a_linked_worktree_ends_with_its_directory() {
     let fixture = SyncFixture::new(|root| super::write_file(root, "a.txt", "a\n"));
     let linked = fixture.dir.path().join("linked");
@@ -275,9 +287,10 @@ fn a_linked_worktree_ends_with_its_directory() {
     let worktree = Worktree::open(&linked).unwrap();
     let (identity, path) = (worktree.read_state().unwrap().identity, worktree.identity_path());
     assert_ne!(identity, fixture.worktree.read_state().unwrap().identity);
-    assert_eq!(crate::worktree::read_identity(&path), Some(identity));
+    let labels = crate::worktree::worktree_labels(&identity, &path, fixture.dir.path());
+    assert!(!crate::worktree::is_worktree_removed(&labels));
     run_git(fixture.root(), &["worktree", "remove", linked.to_str().unwrap()]);
-    assert_eq!(crate::worktree::read_identity(&path), None);
+    assert!(crate::worktree::is_worktree_removed(&labels));
 }
 
 #[test]

@@ -92,3 +92,32 @@ fn a_late_edit_reverts_everything() {
     before.insert("a".into(), "f:a\nlate\n".to_owned());
     assert_eq!(read_files(fixture.root()), before);
 }
+
+#[test]
+fn files_that_the_user_wrote_after_a_kill_stay() {
+    let (fixture, ours, work) = fixture_with_work();
+    let state = fixture.worktree.read_state().unwrap();
+    let base = state.base.clone().unwrap();
+    let merged = fixture.worktree.merge(&base, &ours, &work, Resolution::Report).unwrap();
+    let MergeOutcome::Clean { tree } = merged else { panic!("{merged:?}") };
+    let mut before = read_files(fixture.root());
+    let killed = catch_unwind(AssertUnwindSafe(|| {
+        let is_last = || fixture.root().join("n/new").exists() && fixture.root().join("was").is_file();
+        fixture.worktree.apply_observed(&ours, &tree, &state, &mut |_| assert!(!is_last(), "killed"))
+    }));
+    assert!(killed.is_err());
+    // The user sees a part of the changes, and edits, restores and replaces files before the next command.
+    let root = fixture.root();
+    write_file(root, "b", "restored\n");
+    write_file(root, "n/new", "edited\n");
+    fs::remove_file(root.join("a")).unwrap();
+    write_file(root, "a", "replaced\n");
+    write_file(root, "d/e", "a file\n");
+    drop(fixture.worktree.lock("after the kill", false).unwrap());
+    for (path, text) in [("b", "restored"), ("n/new", "edited"), ("a", "replaced"), ("d/e", "a file")] {
+        before.insert(path.into(), format!("f:{text}\n"));
+    }
+    before.remove(std::path::Path::new("d/e/f"));
+    assert_eq!(read_files(root), before);
+    assert!(!root.join(".git/atoll/journal").exists());
+}

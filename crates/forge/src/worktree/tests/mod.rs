@@ -2,17 +2,19 @@
 
 mod cases;
 mod crashes;
+mod interrupted;
 mod property;
+mod repositories;
 mod workspace_double;
 
 use super::undo::ApplyOutcome;
-use super::{Resolution, Worktree};
+use super::{ExchangeError, PreparedSync, Resolution, Worktree};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
-use workspace_double::WorkspaceDouble;
+use workspace_double::{DoubleError, WorkspaceDouble};
 
 /// Everything below a directory except `.git`: the content of files with their execution bit, the target of links, and
 /// `/` for empty directories.
@@ -58,6 +60,8 @@ pub(super) fn run_git(dir: &Path, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+const SANDBOX: &str = "sbx_test";
+
 /// A worktree and the workspace of its sandbox.
 pub(super) struct SyncFixture {
     pub dir: TempDir,
@@ -67,13 +71,25 @@ pub(super) struct SyncFixture {
 
 impl SyncFixture {
     pub fn new(prepare: impl FnOnce(&Path)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::create(|root| {
+            prepare(root);
+            run_git(root, &["add", "-A"]);
+            run_git(root, &["commit", "-q", "--allow-empty", "-m", "first"]);
+        })
+    }
+
+    pub fn without_commits() -> Self {
+        Self::create(|_| {})
+    }
+
+    fn create(prepare: impl FnOnce(&Path)) -> Self {
+        // In memory: sync-out waits for the disk.
+        let memory = tempfile::Builder::new().prefix("atoll-sync-").tempdir_in("/dev/shm");
+        let dir = memory.unwrap_or_else(|_| tempfile::tempdir().unwrap());
         let root = dir.path().join("tree");
         std::fs::create_dir(&root).unwrap();
         run_git(&root, &["init", "-q", "-b", "main"]);
         prepare(&root);
-        run_git(&root, &["add", "-A"]);
-        run_git(&root, &["commit", "-q", "--allow-empty", "-m", "first"]);
         let worktree = Worktree::open(&root).unwrap();
         let workspace = WorkspaceDouble::new(&dir.path().join("sandbox"));
         Self { dir, worktree, workspace }
@@ -94,23 +110,58 @@ impl SyncFixture {
 
     /// Syncs in and returns whether everything was sent.
     pub fn sync_in(&self) -> bool {
-        let mut state = self.worktree.read_state().unwrap();
-        let mut sync = self.worktree.prepare_sync(state.base.as_deref()).unwrap();
+        let state = self.worktree.read_state().unwrap();
+        self.worktree.sync_in(&state, SANDBOX, |sync| self.receive(sync).map(|()| sync.is_first())).unwrap().1
+    }
+
+    pub fn receive(&self, sync: &mut PreparedSync<'_>) -> Result<(), DoubleError> {
         let stream = self.dir.path().join("stream");
         sync.write(std::fs::File::create(&stream).unwrap()).unwrap();
-        self.workspace.receive(&stream).unwrap();
-        self.worktree.confirm_sync(&sync).unwrap();
-        state.base = Some(sync.commit().to_owned());
-        self.worktree.write_state(&state).unwrap();
-        sync.is_first()
+        self.workspace.receive(&stream)
+    }
+
+    /// Syncs in, but the command ends before it has the response.
+    pub fn sync_in_unconfirmed(&self) {
+        self.fail_sync_in(|sync| self.receive(sync));
+    }
+
+    /// Begins to sync in, but the sandbox gets nothing.
+    pub fn lose_sync_in(&self) {
+        self.fail_sync_in(|_| Ok(()));
+    }
+
+    /// Syncs in, but git in the sandbox is killed.
+    pub fn lose_sync_in_at_workspace(&self) {
+        self.fail_sync_in(|sync| {
+            self.receive(sync).unwrap_err();
+            Ok(())
+        });
+    }
+
+    fn fail_sync_in(&self, mut send: impl FnMut(&mut PreparedSync<'_>) -> Result<(), DoubleError>) {
+        let state = self.worktree.read_state().unwrap();
+        let failed = self.worktree.sync_in(&state, SANDBOX, |sync| {
+            send(sync)?;
+            Err::<(), _>(DoubleError::Killed)
+        });
+        assert!(matches!(failed, Err(DoubleError::Killed)));
     }
 
     /// Fetches the workspace's changes; `None` if there are none.
     pub fn fetch(&self) -> Option<String> {
-        let base = self.worktree.read_state().unwrap().base.unwrap();
+        let state = self.worktree.read_state().unwrap();
         let bundle = self.dir.path().join("bundle");
-        self.workspace.send(&base, &bundle)?;
-        Some(self.worktree.import_work(&bundle, &base).unwrap().unwrap().commit)
+        for base in state.possible_bases(SANDBOX).into_iter().flatten() {
+            match self.workspace.send(base, &bundle) {
+                Err(error) if error.is_base_mismatch() => {}
+                sent => {
+                    self.worktree.confirm_base(&state, SANDBOX, base).unwrap();
+                    sent.unwrap()?;
+                    return Some(self.worktree.import_work(&bundle, base).unwrap().unwrap().commit);
+                }
+            }
+        }
+        panic!("the workspace has no known state")
     }
 
     pub fn sync_out(&self, resolution: Resolution) -> ApplyOutcome {

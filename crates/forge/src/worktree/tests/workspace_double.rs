@@ -5,10 +5,12 @@ use crate::plumbing::bundle::ObjectFormat;
 use crate::plumbing::subprocess::ProcessExit;
 use crate::plumbing::sync::{RunGit, WorkspaceCopy, WorkspaceError, WorkspaceGit, split_records, sync_commit_env};
 use crate::plumbing::{GitFailure, GitOutput};
+use crate::worktree::ExchangeError;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DoubleError {
@@ -16,6 +18,16 @@ pub enum DoubleError {
     Git(GitFailure),
     #[error(transparent)]
     Workspace(#[from] WorkspaceError),
+    #[error("git was killed")]
+    Killed,
+    #[error(transparent)]
+    Worktree(#[from] Error),
+}
+
+impl ExchangeError for DoubleError {
+    fn is_base_mismatch(&self) -> bool {
+        matches!(self, Self::Workspace(WorkspaceError::BaseMismatch))
+    }
 }
 
 impl From<GitFailure> for DoubleError {
@@ -24,21 +36,17 @@ impl From<GitFailure> for DoubleError {
     }
 }
 
-impl From<DoubleError> for Error {
-    fn from(error: DoubleError) -> Self {
-        Self::Git { what: "the workspace", detail: error.to_string() }
-    }
-}
-
 pub struct WorkspaceDouble {
     pub root: PathBuf,
     sync_dir: PathBuf,
+    /// Fails after git has written files.
+    pub kill_after_files: AtomicBool,
 }
 
 impl WorkspaceDouble {
     pub fn new(dir: &Path) -> Self {
         std::fs::create_dir_all(dir.join("workspace")).unwrap();
-        Self { root: dir.join("workspace"), sync_dir: dir.join("sync") }
+        Self { root: dir.join("workspace"), sync_dir: dir.join("sync"), kill_after_files: AtomicBool::new(false) }
     }
 
     fn copy(&self) -> WorkspaceCopy<'_, Self> {
@@ -50,8 +58,8 @@ impl WorkspaceDouble {
     }
 
     /// Writes a bundle; `None` if nothing changed.
-    pub fn send(&self, base: &str, bundle: &Path) -> Option<String> {
-        self.copy().send(base, ObjectFormat::Sha1, File::create(bundle).unwrap()).unwrap().commit
+    pub fn send(&self, base: &str, bundle: &Path) -> Result<Option<String>, DoubleError> {
+        Ok(self.copy().send(base, ObjectFormat::Sha1, File::create(bundle).unwrap())?.commit)
     }
 
     fn command(&self, git_dir: &Path) -> Command {
@@ -83,7 +91,11 @@ impl RunGit for WorkspaceDouble {
     fn run_git(&self, what: &'static str, arguments: &[&str], input: Option<&[u8]>) -> Result<GitOutput, DoubleError> {
         let mut command = self.command(&self.sync_dir);
         command.args(arguments);
-        Ok(run(command, what, input))
+        let output = run(command, what, input);
+        if arguments.contains(&"-u") && self.kill_after_files.load(Ordering::Relaxed) {
+            return Err(DoubleError::Killed);
+        }
+        Ok(output)
     }
 
     fn run_nested(&self, directory: &Path, what: &'static str, arguments: &[&str]) -> Result<GitOutput, DoubleError> {

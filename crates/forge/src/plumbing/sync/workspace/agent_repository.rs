@@ -3,7 +3,7 @@
 //! It changes only when the user moved HEAD or staged other files. The agent's commits and index stay otherwise.
 
 use super::first_sync::{passed_settings, write_shallow};
-use super::{HEAD_REF, RECEIVING, STAGED_REF, WorkspaceCopy, WorkspaceError, WorkspaceGit};
+use super::{HEAD_REF, RECEIVING, STAGED_REF, SyncRefs, WorkspaceCopy, WorkspaceError, WorkspaceGit, write_if_changed};
 use crate::plumbing::bundle::ObjectFormat;
 use crate::plumbing::sync::stream::SyncHeader;
 use std::fs;
@@ -33,29 +33,25 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
     }
 
     /// Follows the worktree's HEAD and index if they changed.
-    pub(super) fn update_agent_repository(&self, header: &SyncHeader) -> Result<(), G::Error> {
-        let known = (self.read_ref(HEAD_REF)?, self.read_ref(STAGED_REF)?);
-        let has_moved = header.head.is_some() && known.0 != header.head;
-        let is_staged = header.staged.is_some() && known.1 != header.staged;
+    pub(super) fn update_agent_repository(&self, header: &SyncHeader, known: &SyncRefs) -> Result<(), G::Error> {
+        let has_moved = header.head.is_some() && known.get(HEAD_REF) != header.head.as_ref();
+        let is_staged = header.staged.is_some() && known.get(STAGED_REF) != header.staged.as_ref();
+        let excludes = self.root.join(".git/info/exclude");
+        if fs::symlink_metadata(&excludes).is_ok_and(|found| found.is_file()) {
+            write_if_changed(&excludes, header.excludes.as_bytes())
+                .map_err(|source| WorkspaceError::Io { what: RECEIVING, source })?;
+        }
         // The agent may have removed its repository.
-        let is_there = self.git.run_agent_git(RECEIVING, &["rev-parse", "--git-dir"], None)?.is_success();
+        let is_there = (has_moved || is_staged)
+            && self.git.run_agent_git(RECEIVING, &["rev-parse", "--git-dir"], None)?.is_success();
         if is_there && has_moved {
             self.move_branch(header)?;
         }
-        if let Some(staged) = header.staged.as_deref().filter(|_| is_there && (is_staged || has_moved)) {
+        if let Some(staged) = header.staged.as_deref().filter(|_| is_there) {
             let read = self.git.run_agent_git(RECEIVING, &["read-tree", "--reset", staged], None)?;
             read.require_success()?;
             // Exit code 1 means that files differ from the index.
             self.git.run_agent_git(RECEIVING, &["update-index", "-q", "--refresh"], None)?;
-        }
-        self.record_agent_state(header)
-    }
-
-    pub(super) fn record_agent_state(&self, header: &SyncHeader) -> Result<(), G::Error> {
-        for (name, id) in [(HEAD_REF, &header.head), (STAGED_REF, &header.staged)] {
-            if let Some(id) = id {
-                self.update_ref(name, id)?;
-            }
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! The first sync: files as tar, objects as a pack with its index, and the index of the worktree, so that git in the
 //! sandbox need not read any file.
 
-use super::{BASE_REF, RECEIVING, ReceivedSync, WorkspaceCopy, WorkspaceError, WorkspaceGit, write_with_time};
+use super::{
+    BASE_REF, RECEIVING, ReceivedSync, WorkspaceCopy, WorkspaceError, WorkspaceGit, agent_state, write_with_time,
+};
 use crate::plumbing::bundle::ObjectFormat;
 use crate::plumbing::sync::stream::{SectionReader, SyncHeader};
 use atoll_trees::{SymlinkPolicy, unpack_tree};
@@ -11,7 +13,7 @@ use std::io::{self, BufReader};
 use std::path::Path;
 
 /// Conversion settings that a worktree passes on.
-pub(super) const PASSED_SETTINGS: [&str; 2] = ["core.autocrlf", "core.eol"];
+pub(super) const PASSED_SETTINGS: [&str; 3] = ["core.autocrlf", "core.eol", "core.filemode"];
 
 impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
     pub(super) fn receive_first(
@@ -45,15 +47,14 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
             io::copy(&mut SectionReader::new(&mut input), &mut file).map_err(failed)?;
         }
         let [own_time, staged_time] = header.index_times;
-        write_with_time(&self.sync_dir.join("index"), &mut SectionReader::new(&mut input), own_time).map_err(failed)?;
+        let own_index = SectionReader::new(&mut input);
+        write_index(&self.sync_dir.join("index"), own_index, own_time).map_err(failed)?;
         self.create_agent_repository(header, format)?;
-        let staged_path = self.root.join(".git/index");
-        let staged = write_with_time(&staged_path, &mut SectionReader::new(&mut input), staged_time).map_err(failed)?;
-        if staged == 0 {
-            fs::remove_file(&staged_path).map_err(failed)?;
-        }
-        self.record_agent_state(header)?;
-        self.update_ref(BASE_REF, &header.commit)?;
+        let staged_index = SectionReader::new(&mut input);
+        write_index(&self.root.join(".git/index"), staged_index, staged_time).map_err(failed)?;
+        let mut updates = vec![(BASE_REF, Some(header.commit.as_str()))];
+        updates.extend(agent_state(header));
+        self.update_refs(&updates)?;
         let warnings = unpacked.named.iter().map(|skipped| format!("{}: {}", skipped.path, skipped.reason)).collect();
         Ok(ReceivedSync { commit: header.commit.clone(), changed_files: unpacked.entries, warnings })
     }
@@ -62,7 +63,7 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
     fn prepare_empty_workspace(&self) -> Result<(), G::Error> {
         let failed = |source| WorkspaceError::Io { what: RECEIVING, source };
         if self.sync_dir.exists() {
-            if self.read_ref(BASE_REF)?.is_some() {
+            if self.read_refs()?.contains_key(BASE_REF) {
                 return Err(WorkspaceError::NotEmpty.into());
             }
             for entry in fs::read_dir(&self.root).map_err(failed)?.flatten() {
@@ -84,6 +85,12 @@ pub(super) fn write_shallow(git_dir: &Path, commits: &[String]) -> io::Result<()
         return Ok(());
     }
     fs::write(git_dir.join("shallow"), commits.iter().flat_map(|id| [id.as_str(), "\n"]).collect::<String>())
+}
+
+/// Writes an index. A worktree without files has none.
+fn write_index(path: &Path, mut from: SectionReader<'_, BufReader<File>>, nanoseconds: i64) -> io::Result<()> {
+    let length = write_with_time(path, &mut from, nanoseconds)?;
+    if length == 0 { fs::remove_file(path) } else { Ok(()) }
 }
 
 fn remove_entry(path: &Path) -> io::Result<()> {
