@@ -3,7 +3,7 @@
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_config::Github;
-use atoll_core::id::{ProjectId, UserId};
+use atoll_core::id::UserId;
 use atoll_forge::remote::{Protocol, RemoteUrl};
 use atoll_forges::github::{AppCredentials, Credentials, GitHub, GitHubOptions};
 use atoll_forges::{Error, Forge, RepositoryName};

@@ -2,8 +2,8 @@
 //!
 //! Paths, names and URLs are from the commit, so they are untrusted.
 
-use super::git_credentials::CredentialScope;
 use super::checkout_contents::MissingContents;
+use super::git_credentials::CredentialScope;
 use super::git_source::{GitSource, run_blocking};
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;

@@ -5,6 +5,7 @@ use atoll_test_wait::try_poll_for;
 use atoll_tests::forge_double::{Fault, ForgeDouble};
 use atoll_tests::git_server::{GitServer, git};
 use atoll_tests::local::{LocalServer, assert_log_is_complete, event_data};
+use atoll_tests::process::program_command;
 use atoll_tests::scale;
 use rand::RngExt;
 use rand::SeedableRng;
@@ -169,6 +170,14 @@ async fn a_ticket_becomes_a_merged_pull_request() {
     assert_eq!((shown["number"].as_u64(), shown["ticket"].as_str()), (Some(1), Some("ATL-1")), "{shown}");
     let listed = server.admin.get("/pull-requests?state=merged").await.expect_status(200);
     assert_eq!(listed["items"][0]["title"], "[ATL-1] Add numbers", "{listed}");
+    for named in ["ATL-1", "1"] {
+        let mut command = program_command("atoll");
+        command.args(["pr", "show", named, "--json", "--server", &server.process.url]);
+        command.arg("--token-file").arg(server.data_dir().join("admin-token"));
+        let output = command.output().unwrap();
+        let printed: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+        assert_eq!((&printed["number"], &printed["state"]), (&json!(1), &json!("merged")), "{printed}");
+    }
     let arguments = std::fs::read_to_string(&seen).unwrap();
     assert!(arguments.contains("push --porcelain") && !arguments.contains(TOKEN), "{arguments}");
     workshop.assert_token_is_nowhere(&events).await;

@@ -238,7 +238,7 @@ async fn undo_conflict(app: &App, before: &BranchWorkflowRow, record: &WorkflowR
     let connected = BranchRepository::connect(app, before, &record.repo).await?;
     let undone = connected
         .run(move |own| Ok(own.mirror.repository()?.move_branch(&branch, &conflict.commit, &conflict.previous)?));
-    undone.await.map(drop).map_err(|error| Problem::internal(error))
+    undone.await.map(drop).map_err(Problem::internal)
 }
 
 async fn write_step(

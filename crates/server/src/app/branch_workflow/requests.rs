@@ -13,7 +13,7 @@ use crate::extract::page_size;
 use crate::forge_access::connect_forge;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::problem::{Code, Problem, Result};
-use crate::repositories::{self, BranchPlacement};
+use crate::repositories::{self, BranchPlacement, CredentialScope};
 use crate::state::App;
 use atoll_api::{
     BranchWorkflow, BranchWorkflowProgress, BranchWorkflowQuery, FinishBranchWorkflow, MergeBranchWorkflow, Page,

@@ -20,7 +20,7 @@ use super::ticket_work::{apply_ticket, choose_ticket_branch};
 use crate::auth::Caller;
 use crate::auth::access::{CanWork, ClientCaller};
 use crate::problem::{Problem, Result};
-use crate::repositories::{ResolvedRepository, resolve_repository};
+use crate::repositories::{CredentialScope, ResolvedRepository, resolve_repository};
 use crate::state::App;
 use agent_settings::{check_continuous, choose_agent_settings};
 use atoll_api::NewSandbox;
