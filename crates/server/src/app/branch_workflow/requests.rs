@@ -21,7 +21,7 @@ use atoll_api::{
 };
 use atoll_core::branch_workflow::WorkflowGoal;
 use atoll_core::git_settings::Publication;
-use atoll_core::id::{ProjectId, SessionId, TicketId, UserId};
+use atoll_core::id::{SessionId, TicketId, UserId};
 use atoll_core::pull_request::{MergeMethod, PullRequestState, PullRequestStatus, decide_merge};
 use atoll_core::ticket::TicketStep;
 use atoll_store::branch_workflows::{self as rows, BranchWorkflowRow, PullRequestFilter};
@@ -248,7 +248,7 @@ pub async fn read_pull_request(app: &App, access: CanSee<SessionId>) -> Result<P
     if view.state != PullRequestState::Open {
         return Ok(view);
     }
-    let asked = tokio::time::timeout(STATUS_TIMEOUT, read_forge_status(app, access.project, &row, view.number)).await;
+    let asked = tokio::time::timeout(STATUS_TIMEOUT, read_forge_status(app, &row, view.number)).await;
     match asked {
         Ok(Ok(status)) => {
             let merge = Some(decide_merge(&status));
@@ -262,12 +262,7 @@ pub async fn read_pull_request(app: &App, access: CanSee<SessionId>) -> Result<P
     }
 }
 
-async fn read_forge_status(
-    app: &App,
-    project: ProjectId,
-    row: &BranchWorkflowRow,
-    number: u64,
-) -> Result<PullRequestStatus> {
+async fn read_forge_status(app: &App, row: &BranchWorkflowRow, number: u64) -> Result<PullRequestStatus> {
     let url = row.record.repo.url.as_deref().unwrap_or_default();
     let connection = connect_forge(app, url, row.requested_by).await?;
     let status = connection.forge.read_status(&connection.repository, number).await;
