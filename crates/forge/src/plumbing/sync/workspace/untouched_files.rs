@@ -1,7 +1,7 @@
 //! The fast way to update a workspace: few files changed in the worktree, and the agent left these alone. Then no other
 //! file needs to be read.
 
-use super::{RECEIVING, WorkspaceCopy, WorkspaceGit};
+use super::{RECEIVING, RECEIVING_REF, WorkspaceCopy, WorkspaceGit};
 use crate::plumbing::sync::markers::is_marker;
 use crate::plumbing::sync::run_git::split_records;
 use std::ffi::OsStr;
@@ -40,14 +40,22 @@ impl<G: WorkspaceGit> WorkspaceCopy<'_, G> {
             return Ok(None);
         }
         if !known.is_empty() {
-            let arguments = [&["--literal-pathspecs", "diff-files", "--quiet", "--"], known.as_slice()].concat();
+            let arguments = [
+                &["-c", "core.preloadIndex=false", "--literal-pathspecs", "diff-files", "--quiet", "--"],
+                known.as_slice(),
+            ]
+            .concat();
             if !self.git.run_git(RECEIVING, &arguments, None)?.is_success() {
                 return Ok(None);
             }
         }
         self.begin_receiving(base, commit, &format!("{commit}^{{tree}}"))?;
         // Git compares its index with `base`, and writes nothing if one of the files differs.
-        Ok(self.read_tree(base, commit)?.is_success().then_some(count as u64))
+        if self.read_tree(base, commit)?.is_success() {
+            return Ok(Some(count as u64));
+        }
+        self.update_refs(&[(RECEIVING_REF, None)])?;
+        Ok(None)
     }
 
     fn is_absent(&self, path: &[u8]) -> bool {
