@@ -73,6 +73,9 @@ impl LayerFixture {
         self.git(&["update-ref", "refs/atoll/base", "HEAD"]);
         self.git(&["bundle", "create", "-q", bundle.to_str().unwrap(), "refs/atoll/base"]);
         RepositorySource {
+            parts: None,
+            sparse_dirs: Vec::new(),
+            uses_lfs: false,
             layer_commit: None,
             store_as: None,
             bundle,
