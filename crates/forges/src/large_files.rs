@@ -169,7 +169,6 @@ async fn read_bounded(mut response: Response) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn unavailable(error: reqwest::Error) -> Error {
     Error::Unavailable { detail: error.without_url().to_string() }
 }
