@@ -8,6 +8,7 @@ mod event_socket;
 mod event_stream;
 mod file_routes;
 mod http;
+mod page_routes;
 mod sandbox_routes;
 mod session_routes;
 mod sse;

@@ -40,8 +40,8 @@ pub use models::{Model, Upstream, UpstreamEntry};
 pub use registries::{Registries, RegistryEntry};
 pub use sections::{
     Agent, Agents, Anthropic, Config, Continuous, CreateTimeout, Daytona, Docker, Gemini, Github, Heartbeat, Limits,
-    Local, Log, Messages, Metrics, Network, OpenAi, Orchestrator, Provider, Providers, Retention, Sandbox, SecretKey,
-    Server, Terminal, Timeout,
+    Local, Log, Messages, Metrics, Network, OpenAi, Orchestrator, Preview, Provider, Providers, Retention, Sandbox,
+    SecretKey, Server, SignIn, Terminal, Timeout,
 };
 pub use setup_section::Setup;
 pub use source::{Setting, SettingSource, Warning};

@@ -62,6 +62,8 @@ section! {
         section server: Server;
         section metrics: Metrics;
         section log: Log;
+        section sign_in: SignIn;
+        section preview: Preview;
         section limits: Limits;
         section messages: Messages;
         section heartbeat: Heartbeat;
@@ -137,6 +139,26 @@ section! {
 }
 
 section! {
+    /// Sign-in to the web page.
+    SignIn at [sign_in] {
+        /// Time after which a sign-in to the page ends
+        lifetime: Duration = hours(30 * 24) => TIME;
+        /// Time without use after which a sign-in to the page ends
+        idle: Duration = hours(7 * 24) => TIME;
+    }
+}
+
+section! {
+    /// Links to ports of sandboxes.
+    Preview at [preview] {
+        /// Domain whose subdomains lead to this server, for previews on other machines; no page may be below it
+        domain: Option<String> = None => TEXT, sample("atoll-previews.example.net");
+        /// Time after which a preview ends, if its creator names none
+        lifetime: Duration = hours(1) => TIME;
+    }
+}
+
+section! {
     /// Rate limits; `None` is no limit.
     Limits at [limits] {
         /// Requests per minute and worker; 0 is no limit
@@ -145,6 +167,8 @@ section! {
         messages_per_minute: Option<NonZeroU32> = NonZeroU32::new(120) => PerMinute;
         /// Other writes per minute and principal; 0 is no limit
         writes_per_minute: Option<NonZeroU32> = NonZeroU32::new(600) => PerMinute;
+        /// Attempts to sign in to the page per minute and address; 0 is no limit
+        sign_ins_per_minute: Option<NonZeroU32> = NonZeroU32::new(20) => PerMinute;
         /// Maximum bytes of one sandbox's events and blobs; 0 is no limit
         log_bytes_per_sandbox: u64 = 2_000_000_000 => Integer(0, 1 << 60);
         /// Concurrent connections to the server; one principal or unauthenticated peer gets at most a quarter

@@ -62,7 +62,7 @@ impl ReadOnlyServer {
         };
         let app = Arc::new(App::new(options, parts));
         let router =
-            router::build_router(app, Hosts::new(address, &[], None)).layer(middleware::from_fn(refuse_changes));
+            router::build_router(app, Hosts::new(address, &[], None), Page::new(&[])).layer(middleware::from_fn(refuse_changes));
         let connections = Arc::new(Connections::new(MAX_CONNECTIONS));
         let serving = listener::serve_router(socket, None, router, connections, stopping).map_err(Error::Tls)?;
         Ok(Self { url, admin_token: data_dir.join("admin-token"), serving, _stop: stop })

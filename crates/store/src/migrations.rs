@@ -26,6 +26,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 14, sql: include_str!("../migrations/0014_names.sql") },
     Migration { version: 16, sql: include_str!("../migrations/0016_tickets.sql") },
     Migration { version: 17, sql: include_str!("../migrations/0017_webhooks.sql") },
+    Migration { version: 20, sql: include_str!("../migrations/0020_page.sql") },
 ];
 
 pub(crate) const LATEST_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;
