@@ -148,6 +148,7 @@ fn set_page_headers(headers: &mut HeaderMap, frames: &str) {
     let others = [
         ("x-frame-options", "DENY"),
         ("cross-origin-opener-policy", "same-origin"),
+        ("origin-agent-cluster", "?1"),
         ("permissions-policy", "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
     ];
     for (name, value) in others {

@@ -6,6 +6,7 @@ use crate::connections::Connections;
 use crate::gateway::Gateway;
 use crate::guard::Hosts;
 use crate::options::Options;
+use crate::page::Page;
 use crate::problem::{Code, Problem};
 use crate::serve::{Error, data_dir_error, initialize_deployment, load_server_id};
 use crate::state::{App, AppParts};

@@ -74,6 +74,8 @@ pub fn confine_response(headers: &mut HeaderMap, origin: &str, port: u16, upgrad
         headers.insert(header::LOCATION, location);
     }
     headers.remove(header::X_FRAME_OPTIONS);
+    // It would clear cookies of the whole domain.
+    headers.remove("clear-site-data");
     for name in [header::CONTENT_SECURITY_POLICY, header::CONTENT_SECURITY_POLICY_REPORT_ONLY] {
         let policies: Vec<HeaderValue> = headers.get_all(&name).iter().cloned().collect();
         headers.remove(&name);
@@ -185,6 +187,7 @@ mod tests {
             ("set-cookie", " __Host-Atoll_session =x; Secure"),
             ("location", "http://127.0.0.1:3000/next?x#y"),
             ("x-frame-options", "DENY"),
+            ("clear-site-data", "\"cookies\""),
             ("content-security-policy", "default-src 'self'; Frame-Ancestors 'none'; img-src *"),
             ("content-security-policy", "frame-ancestors 'none'"),
             ("referrer-policy", "unsafe-url"),
