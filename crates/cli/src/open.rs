@@ -18,13 +18,13 @@ Examples:
 
 The link works once, for ten minutes, and gives the browser the rights of your token.")]
 pub struct Open {
-    #[command(flatten)]
-    connect: Connect,
     /// Sandbox whose page to open: id, end of the id, name, branch or `last`
     sandbox: Option<SandboxRef>,
     /// Print the link in place of opening a browser
     #[arg(long)]
     print: bool,
+    #[command(flatten)]
+    connect: Connect,
 }
 
 /// Programs that open a file in the user's browser.

@@ -19,6 +19,7 @@ mod key;
 mod load;
 mod models;
 mod packages;
+mod page_sections;
 mod registries;
 mod sections;
 mod setup_section;
@@ -37,11 +38,12 @@ pub use git_section::{Git, GitCredential};
 pub use key::flag_names;
 pub use load::{Inputs, LoadedConfig, load_config};
 pub use models::{Model, Upstream, UpstreamEntry};
+pub use page_sections::{Preview, SignIn};
 pub use registries::{Registries, RegistryEntry};
 pub use sections::{
     Agent, Agents, Anthropic, Config, Continuous, CreateTimeout, Daytona, Docker, Gemini, Github, Heartbeat, Limits,
-    Local, Log, Messages, Metrics, Network, OpenAi, Orchestrator, Preview, Provider, Providers, Retention, Sandbox,
-    SecretKey, Server, SignIn, Terminal, Timeout,
+    Local, Log, Messages, Metrics, Network, OpenAi, Orchestrator, Provider, Providers, Retention, Sandbox, SecretKey,
+    Server, Terminal, Timeout,
 };
 pub use setup_section::Setup;
 pub use source::{Setting, SettingSource, Warning};

@@ -10,6 +10,7 @@ use crate::git_section::Git;
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
 use crate::packages;
+use crate::page_sections::{Preview, SignIn};
 use crate::registries::{self, Registries};
 use crate::setup_section::Setup;
 use crate::values::{Database, Level, LogFormat};
@@ -135,26 +136,6 @@ section! {
         format: LogFormat = LogFormat::Text => OneOf(LogFormat::ALL), flag("log-format");
         /// Lowest severity to log
         level: Level = Level::Info => OneOf(Level::ALL), flag("log-level");
-    }
-}
-
-section! {
-    /// Sign-in to the web page.
-    SignIn at [sign_in] {
-        /// Time after which a sign-in to the page ends
-        lifetime: Duration = hours(30 * 24) => TIME;
-        /// Time without use after which a sign-in to the page ends
-        idle: Duration = hours(7 * 24) => TIME;
-    }
-}
-
-section! {
-    /// Links to ports of sandboxes.
-    Preview at [preview] {
-        /// Domain whose subdomains lead to this server, for previews on other machines; no page may be below it
-        domain: Option<String> = None => TEXT, sample("atoll-previews.example.net");
-        /// Time after which a preview ends, if its creator names none
-        lifetime: Duration = hours(1) => TIME;
     }
 }
 

@@ -78,6 +78,18 @@ fn origin_is_own(hosts: &Hosts, request: &Request) -> bool {
     request_authority(request).is_some_and(|own| own == page) || hosts.public.as_deref() == Some(page)
 }
 
+fn refuse_request(app: &App, hosts: &Hosts, host: &str, request: &Request) -> Option<Problem> {
+    if !hosts.serves(host) {
+        let detail = "use an address that the server listens on, or add the name to server.hosts";
+        return Some(Problem::new(Code::ForeignHost, detail));
+    }
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    let upgrades = request.headers().contains_key(header::UPGRADE);
+    let is_foreign = (!reads || upgrades) && !origin_is_own(hosts, request);
+    (is_foreign || is_from_preview(&app.preview_hosts, request))
+        .then(|| Problem::new(Code::ForeignOrigin, "pages of other origins cannot write or open WebSockets"))
+}
+
 /// Serves requests to the host of a preview, which have no access to the API, and checks all others.
 pub async fn check_host_and_origin(
     State((app, hosts)): State<(Arc<App>, Arc<Hosts>)>,
@@ -90,18 +102,10 @@ pub async fn check_host_and_origin(
     if let Some(token) = app.preview_hosts.find_token(&host).filter(|_| !is_linked).map(str::to_owned) {
         return previews::serve_preview(app, token, authority, request).await;
     }
-    if !hosts.serves(&host) {
-        let detail = "use an address that the server listens on, or add the name to server.hosts";
-        return Problem::new(Code::ForeignHost, detail).into_response();
-    }
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    let upgrades = request.headers().contains_key(header::UPGRADE);
-    let is_foreign = (!reads || upgrades) && !origin_is_own(&hosts, &request);
-    if is_foreign || is_from_preview(&app.preview_hosts, &request) {
-        return Problem::new(Code::ForeignOrigin, "pages of other origins cannot write or open WebSockets")
-            .into_response();
-    }
-    let mut response = next.run(request).await;
+    let mut response = match refuse_request(&app, &hosts, &host, &request) {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).await,
+    };
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));

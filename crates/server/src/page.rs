@@ -6,7 +6,6 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::fmt::Write;
 
 /// A file of the page, with its compressed forms if they are smaller.
 #[derive(Debug, Clone, Copy)]
@@ -73,13 +72,8 @@ fn accepts_html(headers: &HeaderMap) -> bool {
 }
 
 fn entity_tag(content: &[u8]) -> HeaderValue {
-    let mut tag = String::from("W/\"");
-    for byte in Sha256::digest(content).iter().take(16) {
-        // Writing to a string cannot fail.
-        drop(write!(tag, "{byte:02x}"));
-    }
-    tag.push('"');
-    HeaderValue::from_str(&tag).unwrap_or(HeaderValue::from_static("W/\"page\""))
+    let hash: String = Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    HeaderValue::from_str(&format!("W/\"{hash}\"")).unwrap_or(HeaderValue::from_static("W/\"page\""))
 }
 
 fn file_response(file: &PageFile, tag: &HeaderValue, request: &HeaderMap) -> Response {
@@ -168,7 +162,7 @@ mod tests {
 
     fn get(page: &Page, path: &str, lines: &[(&'static str, &str)]) -> Option<Response> {
         let headers = lines.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
-        let headers = headers.chain([(header::HOST, HeaderValue::from_static("localhost:7700"))]).collect();
+        let headers: HeaderMap = headers.chain([(header::HOST, HeaderValue::from_static("localhost:7700"))]).collect();
         page.respond(&Method::GET, path, &headers, &PreviewHosts::default())
     }
 
@@ -219,7 +213,7 @@ mod tests {
         let first = get(&page, "/", &[]).unwrap();
         let tag = first.headers()["etag"].to_str().unwrap().to_owned();
         assert_eq!(first.headers()["cache-control"], "no-cache");
-        let again = get(&page, "/", &[("if-none-match", &format!("\"x\", {tag}"))]).unwrap();
+        let again = get(&page, "/", &[("if-none-match", format!("\"x\", {tag}").as_str())]).unwrap();
         assert_eq!(again.status(), StatusCode::NOT_MODIFIED);
         assert!(body(again).await.is_empty());
     }

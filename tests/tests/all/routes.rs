@@ -276,6 +276,7 @@ impl RouteTestSetup {
                 let new = json!({ "title": "x", "project_id": self.project });
                 string_value(&self.admin.post("/tickets", new).await.expect_status(201)["id"])
             }
+            Some("sign-in-sessions") => "current".to_owned(),
             _ => String::new(),
         };
         let mut user = self.member_id.clone();

@@ -2,7 +2,7 @@
 
 use atoll_core::time::{Clock, ManualClock, SystemClock};
 use atoll_test_wait::WAIT_TIMEOUT;
-use atoll_tests::actor::{Actor, ApiResponse};
+use atoll_tests::actor::{Actor, ApiResponse, build_http_client};
 use atoll_tests::database::DatabaseKind;
 use atoll_tests::on_both_databases;
 use atoll_tests::server::TestServer;
@@ -228,7 +228,7 @@ async fn attempts_to_sign_in_are_limited() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_root_answers_with_a_page_that_confines_itself() {
     let server = TestServer::start(DatabaseKind::Sqlite).await;
-    let response = reqwest::get(&server.url).await.unwrap();
+    let response = build_http_client().get(&server.url).send().await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     let headers = response.headers();
     let policy = headers["content-security-policy"].to_str().unwrap();

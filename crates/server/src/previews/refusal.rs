@@ -4,7 +4,6 @@ use crate::problem::{Code, Problem};
 use atoll_store::open_ports::OpenPort;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use std::fmt::Write;
 
 /// Why the proxy does not forward a request.
 #[derive(Debug)]
@@ -104,17 +103,12 @@ fn describe_ports(port: u16, open: &[OpenPort]) -> String {
     if open.is_empty() {
         return format!("No program in the sandbox listens on port {port}, or on any other.");
     }
-    let mut text = format!("No program in the sandbox listens on port {port}. Open ports: ");
-    for (index, OpenPort { port, program, .. }) in open.iter().enumerate() {
-        let separator = if index == 0 { "" } else { ", " };
-        // Writing to a string cannot fail.
-        drop(match program {
-            Some(program) => write!(text, "{separator}{port} ({program})"),
-            None => write!(text, "{separator}{port}"),
-        });
-    }
-    text.push('.');
-    text
+    let name = |OpenPort { port, program, .. }: &OpenPort| match program {
+        Some(program) => format!("{port} ({program})"),
+        None => port.to_string(),
+    };
+    let names: Vec<String> = open.iter().map(name).collect();
+    format!("No program in the sandbox listens on port {port}. Open ports: {}.", names.join(", "))
 }
 
 fn escape_html(text: &str) -> String {
