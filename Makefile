@@ -1,12 +1,13 @@
 # The two commands of the README are `make run` and `make test`.
-.PHONY: run test test-programs test-tools test-vm check lint bench soak build install worker clean
+.PHONY: run test test-programs test-tools test-vm check lint bench soak build install worker page clean
 
 CARGO ?= cargo
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-# `atoll` embeds the worker, so that users install one file. The worker is built first.
+# `atoll` embeds the worker and the web page, so that users install one file. Both are built first.
 export EMBED_WORKER ?= $(abspath $(TARGET))/worker/atoll-worker
+export EMBED_PAGE ?= $(if $(wildcard web/package.json),$(abspath web/dist))
 
 # Tests with real agents are skipped where the agents cannot be installed, but never in CI.
 export ATOLL_TEST_AGENTS ?= $(if $(CI),1)
@@ -17,16 +18,16 @@ export CARGO_INCREMENTAL ?= 0
 export CARGO_PROFILE_DEV_DEBUG ?= 0
 endif
 
-build: worker
+build: worker page
 	$(CARGO) build --workspace --locked
 
 # Installs one self-contained file, `atoll`. PREFIX and DESTDIR choose the directory, as usual.
-install: worker
+install: worker page
 	$(CARGO) build --release --locked -p atoll
 	@scripts/install $(TARGET)/release/atoll
 
 # Runs the demo agent in a real sandbox on a small sample repository. No process remains afterwards.
-run: worker
+run: worker page
 	@scripts/need git
 	$(CARGO) build --locked -p atoll
 	@scripts/demo
@@ -48,7 +49,7 @@ test:
 
 # Clippy's compiler builds programs and tests once, so that no separate run of clippy is needed; CLIPPY_ARGS is its own
 # form of `-D warnings`. The worker comes first, because `atoll` embeds it.
-test-programs: worker
+test-programs: worker page
 	$(LINTED) $(CARGO) build --workspace --all-targets --locked $(SOAK_FEATURE)
 
 # Programs that tests run against: databases, sandbox tools, the API fuzzer, the agents.
@@ -61,22 +62,22 @@ test-tools:
 
 # The quick loop: format, lints, unit tests.
 check: export WORKER_PROFILE = test-worker
-check: worker lint
+check: worker page lint
 	$(CARGO) test --workspace --locked --exclude atoll-tests --lib
 
-# Needs no worker binary, so it can run beside the worker's build.
+# Needs neither the worker nor the page, so it can run beside their builds.
 lint:
 	$(CARGO) fmt --all --check
-	EMBED_WORKER= $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	EMBED_WORKER= EMBED_PAGE= $(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # Measures Atoll and prints each figure beside its floor and its bar.
-bench: worker
+bench: worker page
 	@scripts/need postgresql sandbox
 	$(CARGO) build --release --locked -p atoll -p atoll-worker -p atoll-bench
 	target/release/atoll-bench
 
 # The launcher's tests, the escape table and `atoll verify` in an emulated guest with systemd and cgroup v2.
-test-vm:
+test-vm: page
 	@scripts/need build git vm
 	$(CARGO) test --locked --no-run -p atoll-jail -p atoll-tests
 	$(CARGO) build --locked -p atoll -p atoll-worker
@@ -91,6 +92,10 @@ soak: test test-vm
 worker:
 	@scripts/need build
 	@scripts/build-worker
+
+# Builds the web page: web/dist. Needs no installed node.
+page:
+	@scripts/build-page
 
 clean:
 	$(CARGO) clean

@@ -37,12 +37,14 @@ pub fn test_options(dir: &Path, database: &Database) -> Options {
     config.limits.worker_requests_per_minute = None;
     config.limits.messages_per_minute = None;
     config.limits.writes_per_minute = None;
+    config.limits.sign_ins_per_minute = None;
     Options {
         config,
         command: "atoll serve",
         no_proxy: String::new(),
         launcher: Err("this test creates no local sandboxes".into()),
         docker_worker: Err("this test creates no containers".into()),
+        page: &[],
         agents: Default::default(),
     }
 }

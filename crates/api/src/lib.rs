@@ -21,6 +21,7 @@ mod live;
 mod messages;
 mod network;
 mod page;
+mod previews;
 pub mod problem;
 mod projects;
 mod providers;
@@ -29,6 +30,7 @@ mod results;
 mod sandboxes;
 mod secrets;
 mod sessions;
+mod sign_ins;
 mod snapshots;
 mod tickets;
 mod tokens;
@@ -62,6 +64,7 @@ pub use live::{
 pub use messages::{ChangeMessage, Message, MessageListQuery, NewMessage, SentToSession};
 pub use network::{HostTraffic, NetworkStatus, TrafficTotal};
 pub use page::{Page, PageQuery};
+pub use previews::{NewPreview, Port, PortList, Preview, PreviewList};
 pub use problem::{ErrorCode, ProblemDocument};
 pub use projects::{Budget, ChangeProject, Member, NewBudget, NewProject, Project, ProjectDefaults, SetMember};
 pub use providers::{Provider, ProviderList};
@@ -73,6 +76,7 @@ pub use sandboxes::{
 };
 pub use secrets::{KeyRotation, NewSecret, RemoveSecretQuery, Secret, SecretListQuery};
 pub use sessions::{ChangeSession, ForkSession, ResumeSession, Session, SessionListQuery};
+pub use sign_ins::{Me, NewSignIn, SignIn, SignInLink, SignInList, StartedSignIn};
 pub use snapshots::{
     ImageList, ImportImageQuery, NewSnapshot, RemoveSnapshotQuery, RemovedImage, RemovedSnapshot, Snapshot,
     SnapshotList,

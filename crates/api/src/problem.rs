@@ -43,6 +43,7 @@ error_codes! {
     Forbidden = "forbidden", 403, "This token may not do that";
     ForeignHost = "foreign_host", 403, "The Host header names a host that this server doesn't serve";
     ForeignOrigin = "foreign_origin", 403, "The request comes from a page of another origin";
+    Csrf = "csrf", 403, "The request does not come from the page itself";
     NotFound = "not_found", 404, "Not found";
     MethodNotAllowed = "method_not_allowed", 405, "The path does not support the method";
     Conflict = "conflict", 409, "A concurrent change conflicted";

@@ -6,8 +6,8 @@ use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, forge, gc, image, inbox,
-    model_script, openapi, project, providers, pull_request, run as run_task, sandbox, sandbox_overview, secret, serve,
-    session, setup, snapshot, ticket, token, user, verify,
+    model_script, open, openapi, project, providers, pull_request, run as run_task, sandbox, sandbox_overview, secret,
+    serve, session, setup, sign_in, snapshot, ticket, token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -24,6 +24,7 @@ Examples:
   atoll code \"make the parser faster\"                   let an agent work on this worktree
   atoll agents install claude                          install an agent
   atoll serve                                          start a server
+  atoll open                                           open its web page
   atoll sandbox new \"fix the flaky test\"               create a sandbox on that server
   atoll ls                                             list running sandboxes
   atoll logs last --follow                             follow the log of the newest one
@@ -66,6 +67,8 @@ pub enum Command {
     Attach(run_task::attach::Attach),
     /// Start the server
     Serve(serve::Serve),
+    /// Open the web page in a browser, signed in
+    Open(open::Open),
     /// List running sandboxes
     Ls(sandbox_overview::List),
     /// Manage sandboxes
@@ -112,6 +115,8 @@ pub enum Command {
     User(user::User),
     /// Manage API tokens
     Token(token::TokenArgs),
+    /// List and end sign-ins to the web page
+    SignIn(sign_in::SignInArgs),
     /// Manage secrets
     Secret(secret::SecretArgs),
     /// Log in to GitHub, so that your work uses your account
@@ -175,6 +180,8 @@ const fn handles_signals(command: &Command) -> bool {
 /// Runs the commands that need an async runtime.
 async fn run_async(command: &Command, output: &Output) -> Result {
     match command {
+        Command::Open(open) => open::run(open, output).await,
+        Command::SignIn(sign_in) => sign_in::run(sign_in, output).await,
         Command::Ls(list) => sandbox_overview::run(list, output).await,
         Command::Sandbox(sandbox) => sandbox::run(sandbox, output).await,
         Command::Session(session) => session::run(session, output).await,

@@ -10,13 +10,13 @@ const ROOT_GROUPS: &[CommandGroup] = &[
     ("Sandboxes and sessions", &["ls", "sandbox", "session", "ticket", "pr", "snapshot", "cache", "image"]),
     ("Look at the work", &["logs", "replay", "events", "compare"]),
     ("Set up", &["agents", "secret", "forge", "setup", "providers", "doctor", "verify", "config"]),
-    ("Run a server", &["serve", "project", "user", "token", "backup", "gc"]),
+    ("Run a server", &["serve", "open", "project", "user", "token", "sign-in", "backup", "gc"]),
     ("For programs", &["model-script", "completions", "openapi", "help"]),
 ];
 
 const SANDBOX_GROUPS: &[CommandGroup] = &[
     ("Create and list", &["new", "ls", "show", "fork"]),
-    ("Work inside", &["exec", "shell", "files", "cp"]),
+    ("Work inside", &["exec", "shell", "files", "cp", "ports", "preview"]),
     ("Look at the work", &["diff", "transcript", "blob", "usage"]),
     ("Control", &["pause", "resume", "snapshot", "network", "limits", "worker-token"]),
     ("End", &["stop", "results", "rm"]),

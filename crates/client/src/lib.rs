@@ -10,6 +10,7 @@ mod event_stream;
 mod file_routes;
 mod forge_routes;
 mod http;
+mod page_routes;
 mod sandbox_routes;
 mod session_routes;
 mod sse;

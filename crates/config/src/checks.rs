@@ -1,11 +1,13 @@
 //! Rules between keys.
 
 use crate::error::ConfigProblem;
+use crate::format::is_host;
 use crate::github_section::protects_tokens;
 use crate::load::Provenance;
 use crate::sections::Config;
 use atoll_core::sandbox::NetworkPolicy;
 use secrecy::ExposeSecret;
+use std::net::IpAddr;
 
 pub(crate) fn check_config(config: &Config, provenance: &Provenance, problems: &mut Vec<ConfigProblem>) {
     let mut checks = Checks { config, provenance, problems };
@@ -16,6 +18,7 @@ pub(crate) fn check_config(config: &Config, provenance: &Provenance, problems: &
     checks.check_daytona();
     checks.check_setup();
     checks.check_github();
+    checks.check_preview_domain();
 }
 
 struct Checks<'a> {
@@ -84,6 +87,25 @@ impl Checks<'_> {
         if !setup.allow.is_empty() && !takes_hosts && self.provenance.are_valid(&["setup.network", "setup.allow"]) {
             let detail = format!("only the policies `packages` and `allow` take hosts, not `{}`", setup.network);
             self.report_conflict("setup.allow", detail);
+        }
+    }
+
+    /// A page below the domain would share cookies with programs in sandboxes.
+    fn check_preview_domain(&mut self) {
+        let Some(domain) = &self.config.preview.domain else { return };
+        let name = domain.split(':').next().unwrap_or_default();
+        if !is_host(domain) || !name.contains('.') || name.parse::<IpAddr>().is_ok() {
+            let detail = format!("expected a domain with an optional port, found `{domain}`");
+            return self.report_conflict("preview.domain", detail);
+        }
+        let server = &self.config.server;
+        let public = server.public_url.as_deref().and_then(|url| url.split_once("://")).map(|(_, rest)| rest);
+        let pages = server.hosts.iter().map(String::as_str).chain(public);
+        let hosts = pages.map(|page| page.split(['/', ':']).next().unwrap_or_default().to_ascii_lowercase());
+        let name = name.to_ascii_lowercase();
+        if let Some(page) = hosts.into_iter().find(|host| *host == name || host.ends_with(&format!(".{name}"))) {
+            let detail = format!("the page's host {page} is in this domain; use one that only previews have");
+            self.report_conflict("preview.domain", detail);
         }
     }
 

@@ -5,7 +5,7 @@ mod scalar;
 mod structure;
 mod url;
 
-pub(crate) use list::{ABSOLUTE_PATHS, ALLOWED_HOSTS, HOSTS, PRIVATE_RANGES, WORKSPACE_PATHS};
+pub(crate) use list::{ABSOLUTE_PATHS, ALLOWED_HOSTS, HOSTS, PRIVATE_RANGES, WORKSPACE_PATHS, is_host};
 pub(crate) use scalar::{
     ADDRESS, FILE_PATH, Integer, Number, OneOf, PerMinute, SWITCH, SecretText, TEXT, TIME, TIME_OR_NEVER, TIME_OR_ZERO,
 };

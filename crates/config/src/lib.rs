@@ -20,6 +20,7 @@ mod key;
 mod load;
 mod models;
 mod packages;
+mod page_sections;
 mod registries;
 mod sections;
 mod setup_section;
@@ -39,6 +40,7 @@ pub use github_section::Github;
 pub use key::flag_names;
 pub use load::{Inputs, LoadedConfig, load_config};
 pub use models::{Model, Upstream, UpstreamEntry};
+pub use page_sections::{Preview, SignIn};
 pub use registries::{Registries, RegistryEntry};
 pub use sections::{
     Agent, Agents, Anthropic, Config, Continuous, CreateTimeout, Daytona, Docker, Gemini, Heartbeat, Limits, Local,

@@ -11,6 +11,7 @@ use crate::github_section::Github;
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
 use crate::packages;
+use crate::page_sections::{Preview, SignIn};
 use crate::registries::{self, Registries};
 use crate::setup_section::Setup;
 use crate::values::{Database, Level, LogFormat};
@@ -63,6 +64,8 @@ section! {
         section server: Server;
         section metrics: Metrics;
         section log: Log;
+        section sign_in: SignIn;
+        section preview: Preview;
         section limits: Limits;
         section messages: Messages;
         section heartbeat: Heartbeat;
@@ -146,6 +149,8 @@ section! {
         messages_per_minute: Option<NonZeroU32> = NonZeroU32::new(120) => PerMinute;
         /// Other writes per minute and principal; 0 is no limit
         writes_per_minute: Option<NonZeroU32> = NonZeroU32::new(600) => PerMinute;
+        /// Attempts to sign in to the page per minute and address; 0 is no limit
+        sign_ins_per_minute: Option<NonZeroU32> = NonZeroU32::new(20) => PerMinute;
         /// Maximum bytes of one sandbox's events and blobs; 0 is no limit
         log_bytes_per_sandbox: u64 = 2_000_000_000 => Integer(0, 1 << 60);
         /// Concurrent connections to the server; one principal or unauthenticated peer gets at most a quarter

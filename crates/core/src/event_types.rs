@@ -89,6 +89,10 @@ macro_rules! for_each_event_type {
             GUARDIAN_DETECTED = "guardian.detected", GuardianDetected(GuardianDetected), "A detector found a suspicious pattern in the tool calls.";
             GUARDIAN_NUDGED = "guardian.nudged", GuardianNudged(GuardianNudged), "The guardian sent the agent a nudge.";
             GUARDIAN_PROTECTED_PATH = "guardian.protected_path", GuardianProtectedPath(ProtectedPaths), "The results change protected paths, so the server exported none of them.";
+            PREVIEW_PORT_OPENED = "preview.port_opened", PreviewPortOpened(PortOpened), "A program in the sandbox listens on a port.";
+            PREVIEW_PORT_CLOSED = "preview.port_closed", PreviewPortClosed(PortClosed), "No program in the sandbox listens on the port any more.";
+            PREVIEW_CREATED = "preview.created", PreviewCreated(PreviewCreated), "A person created a link to a port of the sandbox.";
+            PREVIEW_REVOKED = "preview.revoked", PreviewRevoked(PreviewRevoked), "A person revoked a link to a port of the sandbox.";
             FILES_WRITTEN = "files.written", FilesWritten(FilesWritten), "A person wrote files to the sandbox.";
             FILES_MADE = "files.made", FilesMade(FilePath), "A person created a directory in the sandbox.";
             FILES_MOVED = "files.moved", FilesMoved(FileMoved), "A person moved a file of the sandbox.";

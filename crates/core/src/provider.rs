@@ -13,6 +13,7 @@ use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub use caches::{
     CacheRef, CacheUse, MAX_CACHE_DEPTH, PACKAGE_CACHE_DIR, checkout_commit, checkout_key, checkout_key_prefix,
     is_checkout_name, provider_cache_name,
 };
-pub use capabilities::Capabilities;
+pub use capabilities::{Capabilities, PortAbility};
 pub use files::{
     Download, FileError, FileErrorCode, FileInfo, FileKind, FileOperation, FileOperationOutput, FileResult, ReadScope,
     UploadSummary, WriteOptions,
@@ -464,6 +465,8 @@ provider_traits! {
         fn signal(exec: &'a ExecRef, signal: i32) -> (), "signal commands";
         fn resize(exec: &'a ExecRef, size: PtySize) -> (), "resize terminals";
         fn execs(id: &'a ProviderId) -> Vec<ExecInfo>, "list commands";
+        /// Connects to a port on the sandbox's loopback interface. `None` if nothing listens there.
+        fn connect_port(id: &'a ProviderId, port: u16) -> Option<TcpStream>, "connect to ports";
         fn upload(id: &'a ProviderId, transfer: &'a Transfer, data: ByteStream) -> FileResult<UploadSummary>, "upload files";
         fn download(id: &'a ProviderId, transfer: &'a Transfer, scope: ReadScope) -> FileResult<Download>, "download files";
         fn files(id: &'a ProviderId, job: &'a FileOperation) -> FileResult<FileOperationOutput>, "manage files";

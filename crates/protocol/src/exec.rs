@@ -18,6 +18,11 @@ pub const STDIN_WINDOW_BYTES: usize = 256 << 10;
 /// The worker's reply on a `Quiesce` connection once it is quiesced; any other reply is an error text.
 pub const QUIESCED_REPLY: u8 = 0;
 
+/// The byte with which the worker hands over the socket of a `Port` connection.
+pub const PORT_CONNECTED: u8 = b'C';
+/// The worker's reply on a `Port` connection if nothing listens there.
+pub const PORT_CLOSED: u8 = b'R';
+
 /// First byte of a connection to a worker, which selects the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectionKind {
@@ -29,6 +34,8 @@ pub enum ConnectionKind {
     Files,
     /// The worker hands over the listening socket of the proxy inside the sandbox.
     ProxySocket,
+    /// The worker connects to a port of the sandbox, which follows as a big-endian number, and hands over the socket.
+    Port,
     /// Quiesce: nothing runs as the agent while this connection is open, so that the files can be replaced.
     Quiesce,
 }
@@ -40,6 +47,7 @@ impl ConnectionKind {
             Self::Exec => b'X',
             Self::Files => b'F',
             Self::ProxySocket => b'P',
+            Self::Port => b'C',
             Self::Quiesce => b'Q',
         }
     }
@@ -50,6 +58,7 @@ impl ConnectionKind {
             b'X' => Some(Self::Exec),
             b'F' => Some(Self::Files),
             b'P' => Some(Self::ProxySocket),
+            b'C' => Some(Self::Port),
             b'Q' => Some(Self::Quiesce),
             _ => None,
         }

@@ -23,7 +23,7 @@ const MAX_WORKER_CONNECTIONS: usize = 256;
 
 /// A peer: an IPv4 address, or the network of an IPv6 address, since one host may have all addresses of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct PeerKey(IpAddr);
+pub struct PeerKey(IpAddr);
 
 impl From<IpAddr> for PeerKey {
     fn from(address: IpAddr) -> Self {

@@ -1,6 +1,9 @@
 //! Protects against hostile web pages: checks the Host and Origin headers of every request.
 
+use crate::auth::LinkedWorker;
+use crate::previews::{self, PreviewHosts};
 use crate::problem::{Code, Problem};
+use crate::state::App;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, Uri, header};
 use axum::middleware::Next;
@@ -46,17 +49,25 @@ fn parse_host(authority: &str) -> Option<String> {
     (behind.is_empty() || is_port).then(|| authority.host().to_owned())
 }
 
-/// Host and port of the request.
+/// Host and port of the request. Several hosts, or another one in the URL, are none.
 fn request_authority(request: &Request) -> Option<String> {
-    match request.headers().get(header::HOST) {
-        Some(value) => value.to_str().ok().map(str::to_ascii_lowercase),
-        None => request.uri().authority().map(|authority| authority.as_str().to_ascii_lowercase()),
+    let mut named = request.headers().get_all(header::HOST).iter();
+    let in_url = request.uri().authority().map(|authority| authority.as_str().to_ascii_lowercase());
+    match (named.next(), named.next()) {
+        (Some(value), None) => {
+            let host = value.to_str().ok().map(str::to_ascii_lowercase)?;
+            in_url.is_none_or(|in_url| in_url == host).then_some(host)
+        }
+        (None, _) => in_url,
+        (Some(_), Some(_)) => None,
     }
 }
 
-fn host_is_served(hosts: &Hosts, request: &Request) -> bool {
-    let host = request_authority(request).and_then(|authority| parse_host(&authority));
-    host.is_some_and(|host| hosts.serves(&host))
+/// True if a page of a preview caused the request.
+fn is_from_preview(previews: &PreviewHosts, request: &Request) -> bool {
+    let origin = request.headers().get(header::ORIGIN).and_then(|origin| origin.to_str().ok()).unwrap_or_default();
+    let host = origin.split_once("://").and_then(|(_, authority)| parse_host(&authority.to_ascii_lowercase()));
+    host.is_some_and(|host| previews.find_token(&host).is_some())
 }
 
 /// True for requests from our own pages and from programs, which send no Origin. Another port is another origin.
@@ -67,25 +78,41 @@ fn origin_is_own(hosts: &Hosts, request: &Request) -> bool {
     request_authority(request).is_some_and(|own| own == page) || hosts.public.as_deref() == Some(page)
 }
 
-pub async fn check_host_and_origin(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
-    if !host_is_served(&hosts, &request) {
+fn refuse_request(app: &App, hosts: &Hosts, host: &str, request: &Request) -> Option<Problem> {
+    if !hosts.serves(host) {
         let detail = "use an address that the server listens on, or add the name to server.hosts";
-        return Problem::new(Code::ForeignHost, detail).into_response();
+        return Some(Problem::new(Code::ForeignHost, detail));
     }
     let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     let upgrades = request.headers().contains_key(header::UPGRADE);
-    if (!reads || upgrades) && !origin_is_own(&hosts, &request) {
-        return Problem::new(Code::ForeignOrigin, "pages of other origins cannot write or open WebSockets")
-            .into_response();
+    let is_foreign = (!reads || upgrades) && !origin_is_own(hosts, request);
+    (is_foreign || is_from_preview(&app.preview_hosts, request))
+        .then(|| Problem::new(Code::ForeignOrigin, "pages of other origins cannot write or open WebSockets"))
+}
+
+/// Serves requests to the host of a preview, which have no access to the API, and checks all others.
+pub async fn check_host_and_origin(
+    State((app, hosts)): State<(Arc<App>, Arc<Hosts>)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let authority = request_authority(&request).unwrap_or_default();
+    let host = parse_host(&authority).unwrap_or_default();
+    let is_linked = request.extensions().get::<LinkedWorker>().is_some();
+    if let Some(token) = app.preview_hosts.find_token(&host).filter(|_| !is_linked).map(str::to_owned) {
+        return previews::serve_preview(app, token, authority, request).await;
     }
-    let mut response = next.run(request).await;
+    let mut response = match refuse_request(&app, &hosts, &host, &request) {
+        Some(problem) => problem.into_response(),
+        None => next.run(request).await,
+    };
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.insert(
-        header::CONTENT_SECURITY_POLICY,
-        HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; sandbox"),
-    );
+    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
+    headers
+        .entry(header::CONTENT_SECURITY_POLICY)
+        .or_insert(HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; sandbox"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }

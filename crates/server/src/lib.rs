@@ -30,6 +30,8 @@ mod live;
 mod metrics;
 mod openapi;
 pub mod options;
+mod page;
+mod previews;
 pub mod problem;
 mod providers;
 mod read_only;
@@ -46,5 +48,6 @@ mod worker_link;
 
 pub use data_dir::secure_data_dir;
 pub use options::Options;
+pub use page::PageFile;
 pub use read_only::ReadOnlyServer;
 pub use serve::{Error, Server};

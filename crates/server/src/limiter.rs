@@ -1,14 +1,20 @@
 //! Rate limits per principal. Workers are delayed; users and services get 429.
 
 use crate::auth::{Caller, PrincipalKey};
+use crate::connections::PeerKey;
+use crate::listener::PeerAddress;
 use crate::problem::{Code, Problem, Result};
+use crate::state::App;
 use atoll_config::Limits;
 use atoll_core::principal::Principal;
+use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::Method;
 use axum::http::request::Parts;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use std::hash::Hash;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest delay of a worker's request before it is rejected.
@@ -21,9 +27,10 @@ pub struct Limiter {
     worker: Option<KeyedLimiter>,
     messages: Option<KeyedLimiter>,
     writes: Option<KeyedLimiter>,
+    sign_ins: Option<DefaultKeyedRateLimiter<PeerKey>>,
 }
 
-fn per_minute(count: Option<NonZeroU32>) -> Option<KeyedLimiter> {
+fn per_minute<K: Hash + Eq + Clone>(count: Option<NonZeroU32>) -> Option<DefaultKeyedRateLimiter<K>> {
     count.map(|count| RateLimiter::keyed(Quota::per_minute(count)))
 }
 
@@ -33,6 +40,7 @@ impl Limiter {
             worker: per_minute(limits.worker_requests_per_minute),
             messages: per_minute(limits.messages_per_minute),
             writes: per_minute(limits.writes_per_minute),
+            sign_ins: per_minute(limits.sign_ins_per_minute),
         }
     }
 
@@ -66,6 +74,9 @@ impl Limiter {
         for limiter in [&self.worker, &self.messages, &self.writes].into_iter().flatten() {
             limiter.retain_recent();
         }
+        if let Some(limiter) = &self.sign_ins {
+            limiter.retain_recent();
+        }
     }
 }
 
@@ -73,7 +84,21 @@ fn rate_limited(what: &str, seconds: u64) -> Problem {
     Problem::new(Code::RateLimited, format!("too many {what} a minute; wait and try again")).retry_after(seconds)
 }
 
-fn check_rate(limiter: Option<&KeyedLimiter>, who: PrincipalKey, what: &str) -> Result<()> {
+/// The right to one attempt to sign in, which needs no token. Local workers have none.
+#[derive(Debug)]
+pub struct SignInAttempt;
+
+impl FromRequestParts<Arc<App>> for SignInAttempt {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
+        let peer = parts.extensions.get::<ConnectInfo<PeerAddress>>().map(|info| PeerKey::from(info.0.0.ip()));
+        let peer = peer.ok_or_else(|| Problem::forbidden("a worker does not sign in"))?;
+        check_rate(app.limiter.sign_ins.as_ref(), peer, "attempts to sign in").map(|()| Self)
+    }
+}
+
+fn check_rate<K: Hash + Eq + Clone>(limiter: Option<&DefaultKeyedRateLimiter<K>>, who: K, what: &str) -> Result<()> {
     let Some(limiter) = limiter else { return Ok(()) };
     limiter.check_key(&who).map_err(|not_until| {
         let wait = not_until.wait_time_from(DefaultClock::default().now());

@@ -1,5 +1,6 @@
 //! The inputs of a server: the configuration, and what the process that starts it provides.
 
+use crate::page::PageFile;
 use atoll_agents::AgentLocations;
 use atoll_config::{Config, Database};
 use atoll_jail::Launcher;
@@ -19,6 +20,8 @@ pub struct Options {
     pub launcher: Result<Arc<Launcher>, String>,
     /// The worker binary for containers, or the reason why there is none.
     pub docker_worker: Result<PathBuf, String>,
+    /// The files of the web page; none if the program was built without it.
+    pub page: &'static [PageFile],
     /// Where agents' programs are looked for.
     pub agents: AgentLocations,
 }

@@ -52,6 +52,10 @@ impl Problem {
         Self::new(Code::Unauthorized, "send `Authorization: Bearer TOKEN` with a valid token")
     }
 
+    pub fn csrf() -> Self {
+        Self::new(Code::Csrf, "the sign-in's cookie works only for requests of Atoll's own page")
+    }
+
     pub fn invalid(detail: impl Into<String>) -> Self {
         Self::new(Code::Invalid, detail)
     }

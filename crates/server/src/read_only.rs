@@ -6,6 +6,7 @@ use crate::connections::Connections;
 use crate::gateway::Gateway;
 use crate::guard::Hosts;
 use crate::options::Options;
+use crate::page::Page;
 use crate::problem::{Code, Problem};
 use crate::serve::{Error, data_dir_error, initialize_deployment, load_server_id};
 use crate::state::{App, AppParts};
@@ -61,8 +62,8 @@ impl ReadOnlyServer {
             gateway: Gateway::new(&options.config, &options.no_proxy, first.placeholders),
         };
         let app = Arc::new(App::new(options, parts));
-        let router =
-            router::build_router(app, Hosts::new(address, &[], None)).layer(middleware::from_fn(refuse_changes));
+        let router = router::build_router(app, Hosts::new(address, &[], None), Page::new(&[]))
+            .layer(middleware::from_fn(refuse_changes));
         let connections = Arc::new(Connections::new(MAX_CONNECTIONS));
         let serving = listener::serve_router(socket, None, router, connections, stopping).map_err(Error::Tls)?;
         Ok(Self { url, admin_token: data_dir.join("admin-token"), serving, _stop: stop })

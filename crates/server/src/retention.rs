@@ -1,16 +1,19 @@
 //! Removes expired event log prefixes, blobs and idempotency keys in small steps.
 
 use crate::app::caches;
+use crate::app::sign_ins::idle_since;
 use crate::problem::Result;
 use crate::state::App;
 use atoll_api::GcReport;
 use atoll_core::time::Timestamp;
-use atoll_store::{blobs, idempotency, retention, webhooks};
+use atoll_store::{blobs, idempotency, previews, retention, sign_ins, webhooks};
 use std::time::Duration;
 
 const PAGE_SIZE: i64 = 100;
 /// A forge repeats deliveries for a few days.
 const DELIVERY_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Time during which the link of an expired preview says so.
+const EXPIRED_PREVIEW_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// Removes expired data and set-up layers that are over their bound or of deleted projects.
 pub async fn collect_garbage(app: &App, dry_run: bool, all: bool) -> Result<GcReport> {
@@ -34,6 +37,10 @@ pub async fn sweep_expired(app: &App, dry_run: bool, all: bool) -> Result<GcRepo
         app.write(async move |work| Ok(idempotency::delete_expired_keys(work.tx, keys).await?)).await?;
         let deliveries = now - DELIVERY_RETENTION;
         app.write(async move |work| Ok(webhooks::delete_old_deliveries(work.tx, deliveries).await?)).await?;
+        let idle_since = idle_since(app);
+        app.write(async move |work| Ok(sign_ins::delete_ended_sign_ins(work.tx, now, idle_since).await?)).await?;
+        let expired = now - EXPIRED_PREVIEW_RETENTION;
+        app.write(async move |work| Ok(previews::delete_expired_previews(work.tx, expired).await?)).await?;
     }
     Ok(swept)
 }

@@ -3,20 +3,22 @@
 use crate::api::{
     agent_routes, approval_routes, blob_routes, branch_workflow_routes, cache_routes, command_routes, diff_routes,
     event_routes, file_routes, forge_routes, gc_routes, health_routes, image_routes, limit_routes, message_routes,
-    network_routes, project_routes, provider_routes, sandbox_routes, secret_routes, session_routes, snapshot_routes,
-    ticket_routes, token_routes, user_routes, webhook_routes, worker_routes, worktree_routes,
+    network_routes, preview_routes, project_routes, provider_routes, sandbox_routes, secret_routes, session_routes,
+    sign_in_routes, snapshot_routes, ticket_routes, token_routes, user_routes, webhook_routes, worker_routes,
+    worktree_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
+use crate::page::Page;
 use crate::problem::{Code, Problem};
 use crate::state::App;
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{any, get};
 use std::sync::Arc;
 use std::time::Instant;
 use utoipa::openapi::OpenApi;
@@ -61,6 +63,9 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(diff_routes::read_diff))
         .routes(routes!(worktree_routes::receive_worktree))
         .routes(routes!(worktree_routes::send_worktree))
+        .routes(routes!(preview_routes::list_ports))
+        .routes(routes!(preview_routes::create_preview, preview_routes::list_previews))
+        .routes(routes!(preview_routes::revoke_preview))
         .routes(routes!(network_routes::read_network, network_routes::change_network))
         .routes(routes!(limit_routes::read_limits, limit_routes::change_limits))
         .routes(routes!(worker_routes::submit_events, event_routes::list_events))
@@ -103,6 +108,10 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(token_routes::create_token, token_routes::list_tokens))
         .routes(routes!(token_routes::remove_token))
         .routes(routes!(token_routes::issue_ticket))
+        .routes(routes!(sign_in_routes::start_sign_in, sign_in_routes::list_sign_ins))
+        .routes(routes!(sign_in_routes::end_sign_in))
+        .routes(routes!(sign_in_routes::issue_link))
+        .routes(routes!(sign_in_routes::read_me))
         .routes(routes!(snapshot_routes::list_snapshots))
         .routes(routes!(snapshot_routes::remove_snapshot))
         .routes(routes!(cache_routes::list_caches))
@@ -149,7 +158,13 @@ pub fn openapi_document() -> OpenApi {
     documented_router().1
 }
 
-pub fn build_router(app: Arc<App>, hosts: Hosts) -> Router {
+/// Serves the page's files and routes; everything else is not found.
+async fn serve_page(State((app, page)): State<(Arc<App>, Arc<Page>)>, request: Request) -> Response {
+    let page = page.respond(request.method(), request.uri().path(), request.headers(), &app.preview_hosts);
+    page.unwrap_or_else(|| Problem::not_found("path").into_response())
+}
+
+pub fn build_router(app: Arc<App>, hosts: Hosts, page: Page) -> Router {
     let (router, document) = documented_router();
     let text: Arc<str> = document.to_json().unwrap_or_default().into();
     router
@@ -158,14 +173,14 @@ pub fn build_router(app: Arc<App>, hosts: Hosts) -> Router {
             get(move || async move { ([(header::CONTENT_TYPE, "application/json")], text.to_string()) }),
         )
         .route("/docs/errors/{code}", get(health_routes::error_page))
-        .fallback(|| async { Problem::not_found("path") })
+        .fallback_service(any(serve_page).with_state((Arc::clone(&app), Arc::new(page))))
         .method_not_allowed_fallback(|| async {
             Problem::new(Code::MethodNotAllowed, "see /api/v1/openapi.json for the supported methods")
         })
-        .with_state(app)
+        .with_state(Arc::clone(&app))
         .layer(tower_http::decompression::RequestDecompressionLayer::new())
         .layer(middleware::map_response(explain_encoding))
-        .layer(middleware::from_fn_with_state(Arc::new(hosts), guard::check_host_and_origin))
+        .layer(middleware::from_fn_with_state((app, Arc::new(hosts)), guard::check_host_and_origin))
         .layer(middleware::from_fn(record_metrics))
 }
 

@@ -1,6 +1,7 @@
 //! Starts and stops the server: data directory, store, listener and jobs.
 
-use crate::auth::token_format;
+use crate::app::sign_ins;
+use crate::auth::{self, Caller, token_format};
 use crate::blobs::Blobs;
 use crate::connections::Connections;
 use crate::data_dir::secure_data_dir;
@@ -8,6 +9,7 @@ use crate::gateway::{Gateway, Placeholders};
 use crate::guard::Hosts;
 use crate::jobs::Runner;
 use crate::options::Options;
+use crate::page::Page;
 use crate::providers::Providers;
 use crate::state::{App, AppParts};
 use crate::{listener, router};
@@ -119,7 +121,7 @@ impl Server {
         let providers = Arc::new(Providers::new(&options, &app));
         app.set_providers(Arc::clone(&providers));
         let hosts = Hosts::new(address, &options.config.server.hosts, options.config.server.public_url.as_deref());
-        let router = router::build_router(Arc::clone(&app), hosts);
+        let router = router::build_router(Arc::clone(&app), hosts, Page::new(options.page));
         providers.linked().open_links(router.clone());
         let most = listener::fit_connections(options.config.limits.max_connections);
         let connections = Arc::new(Connections::new(most));
@@ -133,6 +135,14 @@ impl Server {
         write_address(&options.config.data_dir, &url)
             .map_err(|source| data_dir_error(&options.config.data_dir, source))?;
         Ok(Self { address, url, admin_token, stop, serving, jobs, app, providers, store, hold, _lock: lock })
+    }
+
+    /// Issues a link that signs a browser in once, with the rights of the admin's token.
+    pub async fn issue_sign_in_link(&self) -> Option<String> {
+        let token = std::fs::read_to_string(&self.admin_token).ok()?;
+        let principal = auth::authenticate(&self.app, &token.trim().into()).await.ok()?;
+        let link = sign_ins::issue_link(&self.app, Caller { principal, is_local: true, sign_in: None }).ok()?;
+        Some(format!("{}{}", self.url, link.path))
     }
 
     /// Stops accepting requests, waits for open ones and closes everything.

@@ -2,7 +2,7 @@
 
 use crate::agents::Agents;
 use crate::app::{Outbox, Work};
-use crate::auth::tickets::Tickets;
+use crate::auth::tickets::{LINK_LIFETIME, TICKET_LIFETIME, Tickets};
 use crate::auth::{Caller, PrincipalKey, TokenCache};
 use crate::blobs::Blobs;
 use crate::egress::Egress;
@@ -15,6 +15,7 @@ use crate::job_queue::JobQueue;
 use crate::keyed_locks::KeyedLocks;
 use crate::limiter::Limiter;
 use crate::options::Options;
+use crate::previews::{self, PreviewHosts};
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
 use crate::samples::Samples;
@@ -40,6 +41,8 @@ pub struct App {
     pub limiter: Limiter,
     pub tokens: TokenCache,
     pub tickets: Tickets,
+    /// Codes of one-time links that sign in to the page.
+    pub sign_in_links: Tickets,
     pub secrets: Arc<Secrets>,
     pub agents: Arc<Agents>,
     pub terminals: Terminals,
@@ -60,6 +63,9 @@ pub struct App {
     pub jobs: Arc<JobQueue>,
     /// Shares of the live streams.
     readers: Arc<Shares<PrincipalKey>>,
+    /// Shares of the requests to previews.
+    pub preview_streams: Arc<Shares<SandboxId>>,
+    pub preview_hosts: PreviewHosts,
     /// Resource usage of the last hour.
     pub samples: Samples,
     /// Becomes true when the server stops.
@@ -138,7 +144,8 @@ impl App {
             blobs: parts.blobs,
             limiter: Limiter::new(&options.config.limits),
             tokens: TokenCache::default(),
-            tickets: Tickets::default(),
+            tickets: Tickets::new(TICKET_LIFETIME),
+            sign_in_links: Tickets::new(LINK_LIFETIME),
             secrets,
             agents: Arc::new(Agents::new(options.agents.clone(), &options.config)),
             terminals: Terminals::default(),
@@ -154,6 +161,8 @@ impl App {
             jobs: Arc::default(),
             samples: Samples::default(),
             readers: Arc::new(Shares::new(options.config.limits.max_live_streams)),
+            preview_streams: Arc::new(Shares::new(previews::MAX_STREAMS)),
+            preview_hosts: PreviewHosts::new(&options.config),
             stopping: parts.stopping,
             egress: Arc::new(Egress::new(&options.config, &options.no_proxy)),
             gateway: Arc::new(parts.gateway),

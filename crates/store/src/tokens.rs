@@ -24,6 +24,16 @@ pub struct TokenRow {
     pub expires_at: Option<Timestamp>,
 }
 
+impl TokenRow {
+    /// The user that it belongs to.
+    pub const fn user(&self) -> Option<UserId> {
+        match &self.holder {
+            TokenHolder::User { id, .. } => Some(*id),
+            TokenHolder::Service { .. } | TokenHolder::Worker { .. } => None,
+        }
+    }
+}
+
 const WORKER_KIND: &str = "worker";
 
 fn token_from_row(row: Row) -> Result<TokenRow> {

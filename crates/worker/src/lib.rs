@@ -32,6 +32,7 @@ pub mod logins;
 pub mod memory_counters;
 pub mod opencode;
 mod output_tail;
+pub mod ports;
 mod readiness;
 mod services;
 pub mod setup;

@@ -5,7 +5,7 @@ use atoll_dispatcher::program::Program;
 use atoll_dispatcher::{Exit, SETUP_FAILED};
 use atoll_worker::setup::Options;
 use atoll_worker::supervisor::{container, init, signals};
-use atoll_worker::{demo, git, opencode, setup, spawner, transcript, transfer};
+use atoll_worker::{demo, git, opencode, ports, setup, spawner, transcript, transfer};
 use clap::Parser;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -76,6 +76,7 @@ fn main() -> ExitCode {
         Some("as-agent") => container::run_as_agent(&inner[1..]),
         Some("demo") => demo::main(&inner[1..]),
         Some("opencode") => opencode::main(&inner[1..]),
+        Some("port-programs") => ports::main(&inner[1..]),
         Some("transcript") => transcript::main(&inner[1..]),
         Some(
             "git-in" | "git-parts" | "git-out" | "git-diff" | "git-exclude" | "git-sync-in" | "git-sync-out"

@@ -30,6 +30,7 @@ mod messages;
 mod network;
 mod pause;
 mod pause_and_usage;
+mod previews;
 mod protected;
 mod real_agents;
 mod refused_operations;

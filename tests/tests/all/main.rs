@@ -27,6 +27,7 @@ mod request_flows;
 mod routes;
 mod secrets;
 mod sessions;
+mod sign_in;
 mod store;
 mod tickets;
 mod webhooks;

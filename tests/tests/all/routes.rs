@@ -56,6 +56,11 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("GET /api/v1/sandboxes/{id}/approvals", "11+++4+333"),
     ("POST /api/v1/sandboxes/{id}/approvals/{approval_id}", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/diff", "11+++4+333"),
+    ("GET /api/v1/sandboxes/{id}/ports", "11+++4+333"),
+    ("POST /api/v1/sandboxes/{id}/previews", "11++34+333"),
+    ("GET /api/v1/sandboxes/{id}/previews", "11+++4+333"),
+    // An external sandbox has no preview to revoke.
+    ("DELETE /api/v1/sandboxes/{id}/previews/{preview_id}", "1144344333"),
     ("GET /api/v1/sandboxes/{id}/network", "11+++4+333"),
     ("PUT /api/v1/sandboxes/{id}/network", "11++34+333"),
     ("GET /api/v1/sandboxes/{id}/limits", "11+++4+333"),
@@ -118,6 +123,13 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("GET /api/v1/tokens", "11++++3333"),
     ("DELETE /api/v1/tokens/{id}", "11+4444333"),
     ("POST /api/v1/ws-tickets", "11+++++333"),
+    // The body holds the credential.
+    ("POST /api/v1/sign-in-sessions", "++++++++++"),
+    ("GET /api/v1/sign-in-sessions", "11+++++333"),
+    // The request names no sign-in of its own.
+    ("DELETE /api/v1/sign-in-sessions/{id}", "1144444333"),
+    ("POST /api/v1/sign-in-links", "11+++++333"),
+    ("GET /api/v1/me", "11+++++333"),
     ("GET /api/v1/snapshots", "11+++++333"),
     ("DELETE /api/v1/snapshots/{name}", "11++34+333"),
     ("GET /api/v1/caches", "11+++++333"),
@@ -141,6 +153,7 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
 ];
 
 const APPROVAL_ID: &str = "apr_1";
+const PREVIEW_ID: &str = "prv_01k9z6m3q8e5t7v2x4y6a8b0cd";
 const HELLO_SHA256: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
 const PRINCIPALS: [&str; 10] = [
     "anonymous",
@@ -228,6 +241,7 @@ impl RouteTestSetup {
             "/sandboxes/{id}/events" => json!({ "stream": stream, "events": [] }),
             "/sandboxes/{id}/snapshot" => json!({ "name": "one" }),
             "/sandboxes/{id}/approvals/{approval_id}" => json!({ "decision": "allow" }),
+            "/sandboxes/{id}/previews" => json!({ "port": 3000 }),
             "/sandboxes/{id}/network" => json!({ "policy": "none" }),
             "/sandboxes/{id}/limits" => json!({ "turns": 5 }),
             "/sandboxes/{id}/exec" => json!({ "argv": ["true"] }),
@@ -274,6 +288,7 @@ impl RouteTestSetup {
                 let new = json!({ "title": "x", "project_id": self.project });
                 string_value(&self.admin.post("/tickets", new).await.expect_status(201)["id"])
             }
+            Some("sign-in-sessions") => "current".to_owned(),
             _ => String::new(),
         };
         let mut user = self.member_id.clone();
@@ -298,6 +313,7 @@ impl RouteTestSetup {
             ("{eid}", "1"),
             ("{approval_id}", APPROVAL_ID),
             ("{forge}", "github"),
+            ("{preview_id}", PREVIEW_ID),
             ("{name}", if path.contains("/secrets/") { "NAME" } else { "nothing" }),
         ];
         let mut target = parameters.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));

@@ -181,6 +181,13 @@ pub const EXAMPLES: &[(&str, &str)] = &[
         r#"{"text":"You repeat the same call.","detector":"repeated_call","evidence":["toolu_01","toolu_02"]}"#,
     ),
     ("guardian.protected_path", r#"{"paths":[".github/workflows/ci.yml"],"count":1,"protected":[".github/"]}"#),
+    ("preview.port_opened", r#"{"port":3000,"program":"node"}"#),
+    ("preview.port_closed", r#"{"port":3000}"#),
+    (
+        "preview.created",
+        r#"{"preview_id":"prv_01k9z6m3q8e5t7v2x4y6a8b0cd","port":3000,"expires_at":"2026-01-02T03:04:05.000000Z"}"#,
+    ),
+    ("preview.revoked", r#"{"preview_id":"prv_01k9z6m3q8e5t7v2x4y6a8b0cd","port":3000}"#),
     ("files.written", r#"{"path":"notes.md","bytes":120}"#),
     ("files.made", r#"{"path":"docs"}"#),
     ("files.moved", r#"{"from":"a.txt","to":"b.txt"}"#),

@@ -100,6 +100,13 @@ pub fn describe_fact(event: &LogEvent) -> Option<Fact> {
         EventData::FilesMade(file) => Fact::note(format!("{actor} created the directory {}", file.path)),
         EventData::FilesMoved(file) => Fact::note(format!("{actor} moved {} to {}", file.from, file.to)),
         EventData::FilesDeleted(file) => Fact::note(format!("{actor} deleted {}", file.path)),
+        EventData::PreviewPortOpened(open) => {
+            let program = open.program.as_deref().unwrap_or("a program");
+            Fact::note(format!("{program} listens on port {}", open.port))
+        }
+        EventData::PreviewPortClosed(closed) => Fact::note(format!("port {} is closed", closed.port)),
+        EventData::PreviewCreated(link) => Fact::note(format!("{actor} created a link to port {}", link.port)),
+        EventData::PreviewRevoked(link) => Fact::note(format!("{actor} revoked a link to port {}", link.port)),
         EventData::SecretsExposed(exposed) => Fact::warning(exposed.text.as_str()),
         EventData::ServiceStarted(started) => describe_service_start(started),
         EventData::ServiceReady(ready) => {

@@ -13,6 +13,7 @@ pub mod limits;
 mod ls;
 pub mod network;
 mod pause;
+mod ports;
 pub mod readiness;
 mod remove;
 mod results;
@@ -70,6 +71,10 @@ enum Command {
     Snapshot(take_snapshot::TakeSnapshotArgs),
     /// Show a sandbox's resource usage
     Usage(usage::Usage),
+    /// List the ports on which programs in a sandbox listen
+    Ports(ports::Ports),
+    /// Create, list or revoke links to a sandbox's ports
+    Preview(ports::PreviewArgs),
     /// Show or change a sandbox's network policy
     Network(network::Network),
     /// Show or change the limits of a sandbox's agent
@@ -118,6 +123,8 @@ pub async fn run(sandbox: &SandboxArgs, output: &Output) -> Result {
         Command::Fork(fork) => fork::run(fork, &client, output).await,
         Command::Snapshot(snapshot) => take_snapshot::run(snapshot, &client, output).await,
         Command::Usage(usage) => usage::run(usage, &client, output).await,
+        Command::Ports(ports) => ports::list_ports(ports, &client, output).await,
+        Command::Preview(preview) => ports::run_preview(preview, &client, output).await,
         Command::Network(network) => network::run(network, &client, output).await,
         Command::Limits(limits) => limits::run(limits, &client, output).await,
         Command::Stop(stop) => stop::run(stop, &client, output).await,

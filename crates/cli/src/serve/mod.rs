@@ -13,6 +13,7 @@ use atoll_config::{Level, LoadedConfig, LogFormat};
 use atoll_jail::Launcher;
 use atoll_server::Server;
 use serde_json::json;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::Builder;
@@ -105,6 +106,7 @@ async fn serve_until_stopped(
         .await
         .map_err(start_failure)?;
     announce_start(loaded, &server, output)?;
+    print_sign_in_link(loaded, &server, output).await?;
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
@@ -159,6 +161,21 @@ fn announce_start(loaded: &LoadedConfig, server: &Server, output: &Output) -> Re
             "data_dir": data_dir,
             "admin_token_file": server.admin_token,
         }))?;
+    }
+    output.flush()
+}
+
+/// Prints a link that signs a browser in, for the person at the terminal. A log would show it to all its readers, and a
+/// server for other machines is opened from there with an API key.
+async fn print_sign_in_link(loaded: &LoadedConfig, server: &Server, output: &Output) -> Result {
+    let is_local = server.address.ip().to_canonical().is_loopback();
+    let is_private = loaded.config.log.format == LogFormat::Text && std::io::stderr().is_terminal() && !output.json;
+    if is_private {
+        let link = if is_local { server.issue_sign_in_link().await } else { None };
+        output.print_note(&match link {
+            Some(link) => format!("open the page (this link works once): {link}"),
+            None => "open the page: atoll open".to_owned(),
+        });
     }
     output.flush()
 }

@@ -16,6 +16,7 @@ pub fn server_options(command: &'static str, config: &Config, launcher: Result<A
         no_proxy: first_variable(&env::NO_PROXY).unwrap_or_default(),
         launcher,
         docker_worker: crate::launcher::find_container_worker(&config),
+        page: crate::page::PAGE,
         agents: crate::agents::search_paths(&config),
         config,
     }

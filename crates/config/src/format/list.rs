@@ -42,7 +42,8 @@ pub(crate) const HOSTS: PlainFormat<Vec<String>> = PlainFormat {
     show: |hosts| show_items(hosts),
 };
 
-fn is_host(text: &str) -> bool {
+/// A host name or address with an optional port.
+pub(crate) fn is_host(text: &str) -> bool {
     if let Some(rest) = text.strip_prefix('[') {
         return rest.split_once(']').is_some_and(|(address, tail)| {
             address.parse::<Ipv6Addr>().is_ok() && (tail.is_empty() || tail.strip_prefix(':').is_some_and(is_port))

@@ -73,6 +73,21 @@ fn a_public_address_requires_tls_or_a_flag() {
 }
 
 #[test]
+fn the_domain_of_previews_holds_no_page() {
+    let with = |domain: &str| Fixture::new().env("ATOLL_PREVIEW_DOMAIN", domain);
+    with("previews.example.net:8443").flag("server.public_url", "https://atoll.example.org").load();
+    for bad in ["localhost", "127.0.0.1", "https://previews.example.net", "a b.example"] {
+        let problems = with(bad).problems();
+        assert!(problems[0].contains("expected a domain with an optional port"), "{problems:?}");
+    }
+    for page in ["https://atoll.example.org", "https://example.org:8443/"] {
+        let problems = with("Example.org").flag("server.public_url", page).problems();
+        assert!(problems[0].contains("is in this domain"), "{problems:?}");
+    }
+    with("other.example.org").flag("server.public_url", "https://atoll.example.org").load();
+}
+
+#[test]
 fn daytona_requires_its_key_only_if_enabled() {
     let on = || Fixture::new().env("DAYTONA_SANDBOX_EXECUTION", "true");
     assert_eq!(

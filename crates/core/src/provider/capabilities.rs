@@ -43,6 +43,7 @@ string_enum! {
         Provider = "provider",
     }
 }
+string_enum! { "port ability" PortAbility { Connect = "connect", None = "none" } }
 string_enum! { "image ability" ImageAbility { Import = "import", None = "none" } }
 string_enum! {
     /// Storage of set-up layers.
@@ -70,6 +71,7 @@ pub struct Capabilities {
     pub files: FileAbility,
     pub protected: ProtectionAbility,
     pub worker: WorkerHost,
+    pub ports: PortAbility,
     pub images: ImageAbility,
     pub caches: CacheAbility,
     /// `None` if the provider sets no maximum.
@@ -92,6 +94,7 @@ impl Capabilities {
         files: FileAbility::None,
         protected: ProtectionAbility::None,
         worker: WorkerHost::Person,
+        ports: PortAbility::None,
         images: ImageAbility::None,
         caches: CacheAbility::None,
         max_memory_gb: None,

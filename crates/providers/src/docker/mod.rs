@@ -19,7 +19,7 @@ use crate::host_maximum::HostMaximum;
 use crate::sandbox_locks::SandboxLocks;
 use crate::worker_client::exec::Commands;
 use crate::worker_client::git_arguments::{open_job_input, operation_arguments};
-use crate::worker_client::{LinkHost, file_transfer, link};
+use crate::worker_client::{LinkHost, file_transfer, link, port_connection};
 use crate::{has_labels, lock_state};
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
@@ -36,6 +36,7 @@ use engine::{ContainerPhase, Engine};
 use futures_util::StreamExt;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,6 +53,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     files: can::FileAbility::Root,
     protected: can::ProtectionAbility::Results,
     worker: can::WorkerHost::Server,
+    ports: can::PortAbility::Connect,
     ..Capabilities::NONE
 };
 
@@ -405,6 +407,10 @@ impl ImplementProvider for Docker {
 
     async fn execs(&self, id: &ProviderId) -> Result<Vec<ExecInfo>, Error> {
         Ok(self.commands.list_commands(id))
+    }
+
+    async fn connect_port(&self, id: &ProviderId, port: u16) -> Result<Option<TcpStream>, Error> {
+        port_connection::connect_port(&self.worker_socket(id).await?, port).await
     }
 
     async fn upload(

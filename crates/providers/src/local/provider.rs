@@ -2,7 +2,7 @@
 
 use super::{Local, describe_sandbox, git_run, live_launcher, paused_error, root_exec, sandbox_name, translate_error};
 use crate::has_labels;
-use crate::worker_client::file_transfer;
+use crate::worker_client::{file_transfer, port_connection};
 use atoll_core::id::SandboxId;
 use atoll_core::provider::{
     ByteStream, CacheRef, Capabilities, CreateSpec, DeadWorker, Download, Error, ExecInfo, ExecRef, ExecSpec,
@@ -14,6 +14,7 @@ use atoll_core::sandbox::{IsolationTier, ProviderKind};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +30,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     files: can::FileAbility::Root,
     protected: can::ProtectionAbility::Mounts,
     worker: can::WorkerHost::Server,
+    ports: can::PortAbility::Connect,
     images: can::ImageAbility::Import,
     caches: can::CacheAbility::Layers,
     ..Capabilities::NONE
@@ -208,6 +210,10 @@ impl ImplementProvider for Local {
 
     async fn signal(&self, exec: &ExecRef, signal: i32) -> Result<(), Error> {
         self.commands.signal_command(exec, signal)
+    }
+
+    async fn connect_port(&self, id: &ProviderId, port: u16) -> Result<Option<TcpStream>, Error> {
+        port_connection::connect_port(&self.live_socket(id).await?, port).await
     }
 
     async fn upload(

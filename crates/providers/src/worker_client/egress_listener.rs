@@ -1,17 +1,16 @@
 //! The egress listener: the worker creates a listening socket in the sandbox's network and hands it over.
 
+use super::descriptor::receive_descriptor;
 use super::link::{LinkHost, RETRY_DELAY, dial_worker, is_dead};
 use atoll_core::id::SandboxId;
 use atoll_protocol::exec::ConnectionKind;
-use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketType, recvmsg, sockopt};
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::io;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::Interest;
 
 /// Time limit for the worker to hand over the socket.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,7 +40,7 @@ pub(super) async fn fetch_and_serve(sandbox: SandboxId, socket: PathBuf, host: A
 
 async fn fetch_listener(socket: &Path) -> io::Result<TcpListener> {
     let connection = dial_worker(socket, ConnectionKind::ProxySocket).await?;
-    let received = connection.async_io(Interest::READABLE, || receive_descriptor(connection.as_fd())).await?;
+    let (_, received) = receive_descriptor(&connection).await?;
     let listener = received.ok_or_else(|| io::Error::other("the worker sent no socket"))?;
     if !is_listener(&listener)? {
         return Err(io::Error::other("the worker did not send a listening TCP socket"));
@@ -49,19 +48,6 @@ async fn fetch_listener(socket: &Path) -> io::Result<TcpListener> {
     let listener = TcpListener::from(listener);
     listener.set_nonblocking(true)?;
     Ok(listener)
-}
-
-/// Receives one descriptor; others are closed.
-fn receive_descriptor(from: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0; 1];
-    recvmsg(from, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptors = ancillary.drain().flat_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-        _ => None,
-    });
-    Ok(descriptors.next().and_then(|mut descriptors| descriptors.next()))
 }
 
 /// Validates a descriptor from the sandbox.
@@ -78,7 +64,9 @@ mod tests {
     use atoll_core::BoxFuture;
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     use std::io::IoSlice;
+    use std::mem::MaybeUninit;
     use std::net::TcpStream;
+    use std::os::fd::AsFd;
     use tokio::net::{UnixListener, UnixStream};
     use tokio::sync::{Notify, mpsc};
 

@@ -2,6 +2,7 @@
 
 mod command_deadline;
 mod command_input;
+mod descriptor;
 mod egress_listener;
 pub(crate) mod exec;
 pub(crate) mod file_transfer;
@@ -9,6 +10,7 @@ pub(crate) mod git_arguments;
 pub mod link;
 mod output_buffer;
 mod pauses;
+pub(crate) mod port_connection;
 
 pub use link::{DiskLimitEffect, LinkHost, SandboxNotice};
 

@@ -1,6 +1,6 @@
 //! Ingests a worker's batch into the event log: fence, deduplicate, number, append, observe.
 
-use super::{Work, approvals, fence, guardian, heartbeat, lifecycle, limits, pricing, services, transcripts};
+use super::{Work, approvals, fence, guardian, heartbeat, lifecycle, limits, previews, pricing, services, transcripts};
 use crate::auth::access::WorkerOf;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::ingest_gates::IngestTurn;
@@ -246,6 +246,7 @@ async fn append_events(
         approvals::observe_event(work, sandbox.id, &event).await?;
         transcripts::observe_event(work, session, sandbox, &event).await?;
         services::observe_event(work, sandbox, &event).await?;
+        previews::observe_event(work, sandbox, &event).await?;
         let warning = limits::observe_event(sandbox, &event);
         let nudge = guardian::nudge_for_event(sandbox, &event);
         let (turn, source) = (event.turn, event.source);

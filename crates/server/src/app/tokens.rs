@@ -4,7 +4,7 @@ use super::create::issue_worker_token;
 use super::ingest::require_not_drained;
 use super::views::{cut_page, view_token, view_worker_start};
 use crate::auth::access::{CanWork, ClientCaller};
-use crate::auth::tickets::TICKET_LIFETIME;
+use crate::auth::tickets::{TICKET_LIFETIME, Tickets};
 use crate::auth::token_format::generate_token;
 use crate::cursor::decode_id;
 use crate::extract::page_size;
@@ -111,9 +111,7 @@ pub async fn remove_token(app: &App, client: ClientCaller, id: TokenId) -> Resul
 
 pub fn issue_ticket(app: &App, client: ClientCaller) -> Result<WebSocketTicket> {
     let expires_at = app.clock.now() + TICKET_LIFETIME;
-    let ticket = app.tickets.issue(client.0).ok_or_else(|| {
-        Problem::new(Code::RateLimited, "too many open tickets; wait until some expire").retry_after(30)
-    })?;
+    let ticket = app.tickets.issue(client.0).ok_or_else(Tickets::too_many)?;
     Ok(WebSocketTicket { ticket, expires_at })
 }
 

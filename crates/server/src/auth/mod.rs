@@ -1,17 +1,21 @@
-//! Authentication. A handler that takes a `Caller` requires a valid token.
+//! Authentication. A handler that takes a `Caller` requires a valid token, or the cookie of a sign-in.
 
 pub mod access;
+pub mod sign_in;
 pub mod tickets;
 pub mod token_format;
 
+use crate::app::sign_ins::{has_ended, idle_since};
 use crate::connections::ConnectionSlot;
 use crate::listener::PeerAddress;
 use crate::problem::{Code, Problem, Result};
 use crate::shares::ShareUsedUp;
 use crate::state::App;
-use atoll_core::id::{SandboxId, TokenId, UserId};
+use atoll_core::id::{SandboxId, SignInId, TokenId, UserId};
 use atoll_core::principal::{Principal, Role};
+use atoll_core::time::Timestamp;
 use atoll_store::tokens::{self, TokenHolder, TokenRow};
+use atoll_store::{Tx, sign_ins};
 use axum::extract::{ConnectInfo, FromRequestParts};
 use axum::http::header;
 use axum::http::request::Parts;
@@ -19,32 +23,42 @@ use secrecy::SecretString;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// How long a cached token stays valid. The server that removes a token clears its cache at once.
 const CACHE_LIFETIME: Duration = Duration::from_secs(2);
 const MAX_CACHED_TOKENS: usize = 10_000;
 
-/// Caches recently used tokens.
+/// Caches recently used tokens, and announces changes of rights.
 #[derive(Debug, Default)]
-pub struct TokenCache(Mutex<HashMap<TokenId, (Instant, TokenRow)>>);
+pub struct TokenCache {
+    known: Mutex<HashMap<TokenId, (Instant, TokenRow)>>,
+    changes: watch::Sender<()>,
+}
 
 impl TokenCache {
     fn get(&self, id: TokenId) -> Option<TokenRow> {
-        let cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         cache.get(&id).filter(|(since, _)| since.elapsed() < CACHE_LIFETIME).map(|(_, token)| token.clone())
     }
 
     fn put(&self, token: TokenRow) {
-        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if cache.len() >= MAX_CACHED_TOKENS {
             cache.clear();
         }
         cache.insert(token.id, (Instant::now(), token));
     }
 
-    /// Clears the cache after a change of rights.
+    /// Clears the cache after a change of rights. Open connections check their access again.
     pub fn forget(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.changes.send_replace(());
+    }
+
+    /// Changes whenever rights may have been lost.
+    pub fn subscribe(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 }
 
@@ -65,6 +79,8 @@ pub struct Caller {
     pub principal: Principal,
     /// The request came over the loopback interface.
     pub is_local: bool,
+    /// The sign-in that authenticated the request, in place of a token.
+    pub sign_in: Option<SignInId>,
 }
 
 impl Caller {
@@ -162,11 +178,27 @@ pub async fn authenticate(app: &App, presented: &SecretString) -> Result<Princip
 
 /// Authenticates a caller again: a long connection can outlive its token or role.
 pub async fn reauthenticate(app: &App, caller: &Caller) -> Result<Caller> {
-    let id = caller.principal.token();
-    let found = app.read(async move |tx| Ok(tokens::find_token(tx, id).await?)).await?;
-    let token = found.filter(|token| token.expires_at.is_none_or(|end| end > app.clock.now()));
-    let token = token.ok_or_else(Problem::unauthorized)?;
-    Ok(Caller { principal: to_principal(&token), is_local: caller.is_local })
+    let (token, sign_in) = (caller.principal.token(), caller.sign_in);
+    let (now, idle_since) = (app.clock.now(), idle_since(app));
+    let current = app.read(async move |tx| current_principal(tx, token, sign_in, now, idle_since).await);
+    Ok(Caller { principal: current.await?, ..caller.clone() })
+}
+
+/// The principal of a token, and of a sign-in with it, if both are still valid.
+pub async fn current_principal(
+    tx: &mut dyn Tx,
+    token: TokenId,
+    sign_in: Option<SignInId>,
+    now: Timestamp,
+    idle_since: Timestamp,
+) -> Result<Principal> {
+    if let Some(id) = sign_in {
+        let row = sign_ins::find_sign_in(tx, id).await?;
+        row.filter(|row| !has_ended(row, now, idle_since)).ok_or_else(Problem::unauthorized)?;
+    }
+    let found = tokens::find_token(tx, token).await?;
+    let token = found.filter(|token| token.expires_at.is_none_or(|end| end > now));
+    Ok(to_principal(&token.ok_or_else(Problem::unauthorized)?))
 }
 
 fn bearer_token(parts: &Parts) -> Option<SecretString> {
@@ -182,14 +214,14 @@ pub fn is_local(parts: &Parts) -> bool {
 /// Authenticates by a one-time ticket if there is one, for clients that cannot send headers.
 pub async fn authenticate_ticket(parts: &mut Parts, app: &Arc<App>, ticket: Option<&str>) -> Result<Caller> {
     let Some(ticket) = ticket else { return Caller::from_request_parts(parts, app).await };
-    let mut caller = app.tickets.redeem(ticket).ok_or_else(Problem::unauthorized)?;
+    let mut caller = app.tickets.redeem(&ticket.into()).ok_or_else(Problem::unauthorized)?;
     caller.is_local = is_local(parts);
     identify_connection(parts, &caller)?;
     Ok(caller)
 }
 
 /// Counts the request's connection for its caller. Connections of local workers are not counted here.
-fn identify_connection(parts: &Parts, caller: &Caller) -> Result<()> {
+pub fn identify_connection(parts: &Parts, caller: &Caller) -> Result<()> {
     let Some(slot) = parts.extensions.get::<ConnectionSlot>() else { return Ok(()) };
     slot.identify(caller.key(), caller.is_worker()).map_err(|ShareUsedUp| {
         let detail = "this principal has too many open connections; close some, or raise limits.max_connections";
@@ -204,13 +236,19 @@ impl FromRequestParts<Arc<App>> for Caller {
         if let Some(LinkedWorker(sandbox)) = parts.extensions.get() {
             // A linked worker has no token; its sandbox's id serves as one.
             let token = TokenId::from_uuid(sandbox.uuid());
-            let caller = Self { principal: Principal::Worker { token, sandbox: *sandbox }, is_local: false };
+            let principal = Principal::Worker { token, sandbox: *sandbox };
+            let caller = Self { principal, is_local: false, sign_in: None };
             app.limiter.check(&caller, parts).await?;
             return Ok(caller);
         }
-        let bearer = bearer_token(parts).ok_or_else(Problem::unauthorized)?;
-        let principal = authenticate(app, &bearer).await?;
-        let caller = Self { principal, is_local: is_local(parts) };
+        let (principal, sign_in) = if parts.headers.contains_key(header::AUTHORIZATION) {
+            let bearer = bearer_token(parts).ok_or_else(Problem::unauthorized)?;
+            (authenticate(app, &bearer).await?, None)
+        } else {
+            let (principal, id) = sign_in::authenticate_cookie(parts, app).await?;
+            (principal, Some(id))
+        };
+        let caller = Self { principal, is_local: is_local(parts), sign_in };
         identify_connection(parts, &caller)?;
         app.limiter.check(&caller, parts).await?;
         Ok(caller)

@@ -17,16 +17,28 @@ pub struct IssuedToken {
     pub hash: String,
 }
 
-/// Generates a token with 256 random bits, for which a slow hash adds no protection.
-pub fn generate_token(id: TokenId) -> IssuedToken {
-    let secret = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
-    let hash = hash_secret(&secret);
-    let short = id.to_string();
-    let short = short.strip_prefix("tok_").unwrap_or(&short);
-    IssuedToken { id, token: SecretString::from(format!("{PREFIX}{short}_{secret}")), hash }
+/// A new secret, which is shown only once.
+#[derive(Debug)]
+pub struct IssuedSecret {
+    pub secret: SecretString,
+    pub hash: String,
 }
 
-fn hash_secret(secret: &str) -> String {
+/// Generates a secret of 256 random bits, for which a slow hash adds no protection.
+pub fn generate_secret() -> IssuedSecret {
+    let secret = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
+    let hash = hash_secret(&secret);
+    IssuedSecret { secret: SecretString::from(secret), hash }
+}
+
+pub fn generate_token(id: TokenId) -> IssuedToken {
+    let IssuedSecret { secret, hash } = generate_secret();
+    let short = id.to_string();
+    let short = short.strip_prefix("tok_").unwrap_or(&short);
+    IssuedToken { id, token: SecretString::from(format!("{PREFIX}{short}_{}", secret.expose_secret())), hash }
+}
+
+pub fn hash_secret(secret: &str) -> String {
     URL_SAFE_NO_PAD.encode(Sha256::digest(secret.as_bytes()))
 }
 

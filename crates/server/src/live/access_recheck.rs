@@ -7,7 +7,8 @@ use crate::state::App;
 use atoll_core::id::SandboxId;
 use atoll_core::principal::ProjectAction;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 /// Interval between checks.
 pub const RECHECK_INTERVAL: Duration = Duration::from_secs(20);
@@ -18,21 +19,33 @@ pub struct AccessRecheck {
     sandbox: SandboxId,
     action: ProjectAction,
     next_check: Instant,
+    changes: watch::Receiver<()>,
 }
 
 impl AccessRecheck {
-    pub fn new(caller: Caller, sandbox: SandboxId, action: ProjectAction) -> Self {
-        Self { caller, sandbox, action, next_check: Instant::now() + RECHECK_INTERVAL }
+    pub fn new(app: &App, caller: Caller, sandbox: SandboxId, action: ProjectAction) -> Self {
+        let changes = app.tokens.subscribe();
+        Self { caller, sandbox, action, next_check: Instant::now() + RECHECK_INTERVAL, changes }
     }
 
-    /// The time of the next check.
-    pub const fn next_check(&self) -> Instant {
-        self.next_check
+    /// True if it is time to check again.
+    pub fn is_due(&self) -> bool {
+        Instant::now() >= self.next_check || self.changes.has_changed().unwrap_or(true)
+    }
+
+    /// Waits until it is time to check again: regularly, and at once after a change of rights. Cancel-safe.
+    pub async fn wait_until_due(&mut self) {
+        tokio::select! {
+            () = sleep_until(self.next_check) => {}
+            // The sender lives as long as the server.
+            _ = self.changes.changed() => self.next_check = Instant::now(),
+        }
     }
 
     /// Checks again and returns the problem if access is lost.
     pub async fn check_again(&mut self, app: &App) -> Option<Problem> {
         self.next_check = Instant::now() + RECHECK_INTERVAL;
+        self.changes.mark_unchanged();
         let (sandbox, action) = (self.sandbox, self.action);
         let looked = async {
             let caller = auth::reauthenticate(app, &self.caller).await?;

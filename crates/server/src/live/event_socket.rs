@@ -109,6 +109,7 @@ impl EventSocket {
     async fn serve_until_closed(&mut self) -> std::result::Result<(), SocketEnd> {
         let mut news = self.app.hub.subscribe_news();
         let mut stopping = self.app.stopping.clone();
+        let mut rights = self.app.tokens.subscribe();
         let mut ping = tokio::time::interval_at(Instant::now() + PING_INTERVAL, PING_INTERVAL);
         let mut look = tokio::time::interval_at(Instant::now() + RECHECK_INTERVAL, RECHECK_INTERVAL);
         loop {
@@ -141,6 +142,7 @@ impl EventSocket {
                     Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                     Some(Ok(Message::Close(_)) | Err(_)) | None => return Ok(()),
                 },
+                _ = rights.changed() => self.recheck_access().await?,
                 _ = ping.tick() => {
                     self.recheck_access().await?;
                     self.send_frame(encode_frame(&EventsFrame::Ping {})).await?;

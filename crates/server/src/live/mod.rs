@@ -7,6 +7,8 @@ pub mod subscription;
 pub mod terminal_socket;
 pub mod worker_socket;
 
+pub use access_recheck::RECHECK_INTERVAL;
+
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use axum::extract::FromRequestParts;

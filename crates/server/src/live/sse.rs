@@ -18,7 +18,6 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
 
 /// Follow a sandbox's events as server-sent events.
 ///
@@ -40,7 +39,7 @@ pub async fn stream_events(
     let permit = app.admit_reader(&caller)?;
     let follower = EventFollower::start(Arc::clone(&app), id, follow_filter(&query.types)?, since).await?;
     metrics::gauge!(crate::metrics::READERS).increment(1.0);
-    let access = AccessRecheck::new(caller, id, ProjectAction::View);
+    let access = AccessRecheck::new(&app, caller, id, ProjectAction::View);
     let (ready, stopping) = (VecDeque::new(), app.stopping.clone());
     let reader = SseReader { app, access, follower, ready, stopping, _permit: permit };
     let events = futures_util::stream::unfold(reader, |mut reader| async move {
@@ -81,7 +80,7 @@ impl SseReader {
                 return None;
             }
             // The client gets the reason when it reconnects.
-            if Instant::now() >= self.access.next_check() && self.access.check_again(&self.app).await.is_some() {
+            if self.access.is_due() && self.access.check_again(&self.app).await.is_some() {
                 return None;
             }
             match self.follower.next_step().await {
@@ -95,7 +94,7 @@ impl SseReader {
                 Ok(FollowStep::Lagged { .. }) => {}
                 Ok(FollowStep::CaughtUp) => tokio::select! {
                     () = self.follower.wait_for_news() => {}
-                    () = sleep_until(self.access.next_check()) => {}
+                    () = self.access.wait_until_due() => {}
                     _ = self.stopping.changed() => return None,
                 },
                 // On a store error, the client reconnects.

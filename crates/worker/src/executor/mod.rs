@@ -14,6 +14,7 @@
 //! | limits (pure), and pausing the agent for them | `limit_tracker`, `limit_enforcement` |
 //! | the agent's transcript and login files | `transcript_sync`, `login_sync` |
 //! | services that run beside the agent | `service_control` |
+//! | ports on which programs listen | `crate::ports` |
 //! | shutdown and quiescing | `shutdown`, `agent_quiesce` |
 //!
 //! Invariant: before the executor reports the end of a tool or a turn, it reports all file changes up to then.
@@ -21,6 +22,7 @@
 use crate::environment::Environment;
 use crate::logins::Logins;
 use crate::memory_counters::MemoryCounters;
+use crate::ports::{PortTools, watch_ports};
 use crate::spawner::Spawner;
 use crate::transcript::TranscriptStore;
 use agent_launch::LaunchState;
@@ -159,6 +161,8 @@ struct Executor {
     transcript: TranscriptSync,
     logins: LoginSync,
     services: ServiceControl,
+    /// Changes of the ports on which programs listen.
+    ports: mpsc::Receiver<Vec<EventData>>,
     shutdown: Shutdown,
     quiesce: QuiesceState,
 }
@@ -180,6 +184,11 @@ impl Executor {
             transcript: TranscriptSync::new(tools.transcripts.clone()),
             logins: LoginSync::new(tools.logins.clone()),
             services: ServiceControl::default(),
+            ports: watch_ports(PortTools {
+                spawner: tools.spawner.clone(),
+                environment: Arc::clone(&tools.environment),
+                worker: tools.worker.clone(),
+            }),
             shutdown: Shutdown::No,
             quiesce: QuiesceState::No,
             tools,
@@ -212,6 +221,9 @@ impl Executor {
                     self.start_services();
                 }
                 report = self.services.next_report() => self.handle_service_report(report),
+                Some(events) = self.ports.recv(), if self.outgoing.has_room() => {
+                    events.iter().for_each(|event| self.emit_worker_event(event));
+                }
                 result = self.transcript.next_result() => self.handle_transcript_result(result),
                 uploaded = self.approvals.next_upload() => self.handle_upload(uploaded),
                 result = self.logins.next_result() => self.handle_login_result(result),

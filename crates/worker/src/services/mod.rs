@@ -13,6 +13,7 @@ mod ready_check;
 mod service_process;
 mod service_task;
 
+pub use ready_check::LOOPBACKS;
 use service_task::ServiceTask;
 
 /// Capacity of the channel of reports.

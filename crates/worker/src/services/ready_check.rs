@@ -16,7 +16,7 @@ const MAX_INTERVAL: Duration = Duration::from_millis(500);
 /// Time limit of one connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Some programs listen on one of the two only.
-const LOOPBACKS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+pub const LOOPBACKS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
 
 /// Returns when the service passes its check. The caller bounds the time.
 pub(super) async fn wait_until_ready(service: &Service, tools: &ServiceTools) {

@@ -4,7 +4,7 @@ use crate::exec::{self, Exec};
 use crate::executor::QuiesceRequest;
 use crate::link::{AcceptedConnections, Connection};
 use crate::supervisor::egress_socket::{self, EgressSocket};
-use crate::supervisor::quiesce;
+use crate::supervisor::{port_connection, quiesce};
 use crate::transfer;
 use atoll_protocol::exec::ConnectionKind;
 use std::sync::Arc;
@@ -65,6 +65,7 @@ async fn serve_connection(mut connection: Connection, handlers: Arc<ConnectionHa
         Some(ConnectionKind::ProxySocket) => {
             egress_socket::send_socket(&connection.stream, handlers.egress.as_deref()).await
         }
+        Some(ConnectionKind::Port) => port_connection::serve_port(connection).await,
         Some(ConnectionKind::Quiesce) => {
             quiesce::serve_quiesce(connection, handlers.quiesce.clone(), handlers.exec.spawner.clone()).await;
         }

@@ -34,19 +34,20 @@ impl AsFd for EgressSocket {
 /// Sends the socket's descriptor with one byte. Without a socket it sends nothing, and the connection closes.
 pub async fn send_socket(to: &UnixStream, socket: Option<&EgressSocket>) {
     let Some(socket) = socket else { return };
-    let sent = to.async_io(Interest::WRITABLE, || send_descriptor(to.as_fd(), socket.as_fd())).await;
+    let sent = to.async_io(Interest::WRITABLE, || send_descriptor(to.as_fd(), b'P', socket.as_fd())).await;
     if let Err(error) = sent {
         tracing::warn!(%error, "failed to send the egress socket to the server");
     }
 }
 
-fn send_descriptor(to: BorrowedFd<'_>, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+/// Sends a descriptor with one byte.
+pub(super) fn send_descriptor(to: BorrowedFd<'_>, byte: u8, descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
     if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(io::Error::other("no room for a descriptor"));
     }
-    sendmsg(to, &[IoSlice::new(b"P")], &mut ancillary, SendFlags::NOSIGNAL)?;
+    sendmsg(to, &[IoSlice::new(&[byte])], &mut ancillary, SendFlags::NOSIGNAL)?;
     Ok(())
 }

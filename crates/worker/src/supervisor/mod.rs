@@ -6,5 +6,6 @@ pub mod container;
 pub mod egress_socket;
 pub mod init;
 mod log;
+mod port_connection;
 mod quiesce;
 pub mod signals;
