@@ -1,0 +1,1 @@
+export function ApprovalsPage() { return null; }

@@ -1,0 +1,1 @@
+export function MonitorPage() { return null; }

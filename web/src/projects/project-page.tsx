@@ -1,0 +1,1 @@
+export function ProjectPage() { return null; }

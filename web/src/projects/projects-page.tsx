@@ -1,0 +1,1 @@
+export function ProjectsPage() { return null; }
