@@ -96,8 +96,8 @@ export function Composer({ sandbox, messages }: ComposerProps) {
             onKeyDown={onKeyDown}
             className="w-full resize-none rounded-lg border border-edge bg-bg px-3 py-2 text-body outline-offset-0 placeholder:text-muted disabled:bg-raised"
           />
-          <div className="flex flex-wrap items-center gap-2">
-            <p className={`min-w-0 flex-1 text-meta ${isTooLong ? "text-bad" : "text-muted"}`}>
+          <div className="flex flex-wrap items-center justify-end gap-2">
+            <p className={`min-w-0 flex-1 text-meta max-md:basis-full ${isTooLong ? "text-bad" : "text-muted"}`}>
               {isTooLong ? `The message has ${bytes.toLocaleString("en")} bytes; the limit is ${MAX_MESSAGE_BYTES.toLocaleString("en")}. Put long text into a file.` : <EnterHint label={plan.label} hint={plan.hint} />}
             </p>
             {plan.canInterrupt && (

@@ -86,7 +86,7 @@ function Freshness({ sandbox, log }: { sandbox: Sandbox; log: EventLog }) {
   }
   const age = last === undefined ? 0 : now - Date.parse(last.received_at);
   if (!isInTurn(sandbox) || age < QUIET_S * 1000) return null;
-  return <span className="shrink-0 text-meta text-muted" title="The agent or its tool is still running">last event {formatDuration(age)} ago</span>;
+  return <span className="shrink-0 text-meta text-muted max-md:hidden" title="The agent or its tool is still running">last event {formatDuration(age)} ago</span>;
 }
 
 function ActionsMenu({ sandbox, onChoose }: { sandbox: Sandbox; onChoose: (kind: ActionDialogKind) => void }) {
