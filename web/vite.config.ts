@@ -10,7 +10,7 @@ function developmentProxy(): Record<string, ProxyOptions> {
   const target = process.env.ATOLL_URL ?? "http://127.0.0.1:7700";
   const tokenFile = process.env.ATOLL_TOKEN_FILE;
   const token = tokenFile ? readFileSync(tokenFile, "utf8").trim() : "";
-  const headers: Record<string, string> = token ? { Authorization: `Bearer ${token}` } : {};
+  const headers: Record<string, string> = { Origin: target, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   const options: ProxyOptions = { target, changeOrigin: true, ws: true, headers, rewriteWsOrigin: true };
   return { "/api": options, "/metrics": options };
 }

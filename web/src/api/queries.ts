@@ -28,6 +28,10 @@ export const keys = {
   sessions: ["sessions"] as const,
 };
 
+export function isSandboxList(key: readonly unknown[]): boolean {
+  return key[0] === keys.sandboxes[0];
+}
+
 export function useSandboxes(): UseQueryResult<Sandbox[]> {
   return useQuery({
     queryKey: keys.sandboxes,

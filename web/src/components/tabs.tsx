@@ -47,7 +47,7 @@ export function Tabs<T extends string>({ label, items, current, onChange }: Tabs
             onClick={() => { onChange(item.id); }}
             className={`relative flex shrink-0 items-center gap-1.5 px-2.5 text-control whitespace-nowrap outline-offset-[-3px] ${isCurrent ? "font-semibold text-text after:absolute after:inset-x-2 after:bottom-0 after:h-0.5 after:rounded after:bg-accent" : "text-muted hover:text-text"}`}
           >
-            {item.icon}
+            <span className="lg:hidden">{item.icon}</span>
             {item.label}
             {item.count != null && item.count > 0 && <span className="rounded-full bg-sunk px-1.5 text-meta font-semibold text-muted">{item.count}</span>}
           </button>

@@ -15,6 +15,10 @@ interface ChartProps {
 
 const HEIGHT = 96;
 
+function formatTime(seconds: number): string {
+  return new Date(seconds * 1000).toLocaleTimeString(undefined, { hour: "2-digit", minute: "2-digit" });
+}
+
 /** A line over time. Its newest value is also in the text beside it. */
 export function Chart({ label, times, values, format, max = null }: ChartProps) {
   const container = useRef<HTMLDivElement>(null);
@@ -38,7 +42,7 @@ export function Chart({ label, times, values, format, max = null }: ChartProps) 
         legend: { show: false },
         cursor: { show: false },
         scales: { y: { range: (_, __, top) => [0, Math.max(max ?? 0, top || 1)] } },
-        axes: [axis, { ...axis, size: 58, splits: (_, __, ___, top) => [0, top / 2, top], values: (_, splits) => splits.map((value) => formatter.current(value)) }],
+        axes: [{ ...axis, values: (_, splits) => splits.map(formatTime) }, { ...axis, size: 58, splits: (_, __, ___, top) => [0, top / 2, top], values: (_, splits) => splits.map((value) => formatter.current(value)) }],
         series: [{}, { stroke: token("--accent"), width: 1.5, fill: token("--accent-tint"), points: { show: false } }],
       },
       [[], []],

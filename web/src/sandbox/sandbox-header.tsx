@@ -85,7 +85,7 @@ function Freshness({ sandbox, log }: { sandbox: Sandbox; log: EventLog }) {
     return <span className="shrink-0 text-meta font-semibold text-attention">{behind > 0 ? `${plural(behind, "event")} behind` : "Loading missed events"}</span>;
   }
   const age = last === undefined ? 0 : now - Date.parse(last.received_at);
-  if (!isInTurn(sandbox) || age < QUIET_S * 1000) return null;
+  if (sandbox.state !== "running" || sandbox.activity !== "working" || age < QUIET_S * 1000) return null;
   return <span className="shrink-0 text-meta text-muted max-md:hidden" title="The agent or its tool is still running">last event {formatDuration(age)} ago</span>;
 }
 

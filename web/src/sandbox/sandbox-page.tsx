@@ -83,7 +83,7 @@ function LoadedSandbox({ sandbox }: { sandbox: Sandbox }) {
         <div className="lg:hidden"><Tabs label="Parts of the sandbox" items={[TIMELINE_TAB, ...TABS]} current={phoneTab} onChange={choose} /></div>
         <div className="flex min-h-0 flex-1">
           <section aria-label="Conversation" data-pane="Conversation" className={`min-h-0 min-w-0 flex-1 flex-col ${phoneTab === "timeline" ? "flex" : "hidden lg:flex"}`}>
-            <Timeline sandboxId={sandbox.id} log={log} display={display} messages={shownMessages} approvals={approvals} isWorking={isInTurn(sandbox)} />
+            <Timeline sandboxId={sandbox.id} sandbox={sandbox} log={log} display={display} messages={shownMessages} approvals={approvals} isWorking={isInTurn(sandbox)} />
             <Composer key={sandbox.id} sandbox={sandbox} messages={shownMessages} />
           </section>
           <SplitHandle split={split} label="Width of the panel" />

@@ -1,5 +1,5 @@
 import { useSyncExternalStore } from "react";
-import { fetchSandbox, keys, queryClient } from "@/api/queries";
+import { fetchSandbox, isSandboxList, keys, queryClient } from "@/api/queries";
 import { Problem } from "@/api/problem";
 import type { Sandbox, StoredEvent } from "@/api/types";
 import { feed } from "@/events/feed";
@@ -30,7 +30,7 @@ export function followRows(): () => void {
     void queryClient.invalidateQueries();
   });
   const stopCache = queryClient.getQueryCache().subscribe((change) => {
-    if (change.type !== "updated" || change.query.queryKey[0] !== "sandboxes") return;
+    if (change.type !== "updated" || !isSandboxList(change.query.queryKey)) return;
     for (const row of queryClient.getQueryData<Sandbox[]>(keys.sandboxes) ?? []) feed.noteRow(row.id, row.last_seq);
   });
   return () => {

@@ -13,8 +13,9 @@ export function numberField<T extends object>(data: T, key: keyof T & string): n
 }
 
 /** The data of an event under the shape of the catalogue. Read its fields with `textField` and `numberField`. */
-export function dataOf<T extends KnownEventType>(event: StoredEvent, _type: T): Partial<EventData<T>> {
-  return event.data as Partial<EventData<T>>;
+export function dataOf<T extends KnownEventType>(event: StoredEvent, type: T): Partial<EventData<T>> {
+  // The type selects the shape; several types may share it.
+  return event.data satisfies object as Partial<EventData<typeof type>>;
 }
 
 /** What a tool call does, in words: the command, the path or the question that its input names. */

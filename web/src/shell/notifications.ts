@@ -1,4 +1,4 @@
-import { queryClient, keys } from "@/api/queries";
+import { isSandboxList, keys, queryClient } from "@/api/queries";
 import type { Approval, Sandbox } from "@/api/types";
 import { statusOf } from "@/sandboxes/status";
 import { readStored, writeStored } from "./stored";
@@ -32,7 +32,7 @@ export function needsYou(rows: readonly Sandbox[]): Sandbox[] {
 /** Shows the number of waiting sandboxes in the title, and notifies about new ones while the page is hidden. */
 export function watchNeeds(open: (id: string) => void): () => void {
   return queryClient.getQueryCache().subscribe((change) => {
-    if (change.type !== "updated" || change.query.queryKey[0] !== keys.sandboxes[0]) return;
+    if (change.type !== "updated" || !isSandboxList(change.query.queryKey)) return;
     const rows = needsYou(queryClient.getQueryData<Sandbox[]>(keys.sandboxes) ?? []);
     setTitleCount(rows.length);
     const added = known === null ? [] : rows.filter((row) => known?.has(row.id) === false);

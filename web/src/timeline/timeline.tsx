@@ -1,7 +1,7 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown } from "lucide-react";
-import type { Approval, Message } from "@/api/types";
+import type { Approval, Message, Sandbox } from "@/api/types";
 import { ApprovalCard } from "@/approvals/approval-card";
 import { Button } from "@/components/button";
 import { FailureNotice, Skeleton } from "@/components/notice";
@@ -12,9 +12,11 @@ import { LiveMarkdown } from "@/text/markdown";
 import { FindBar } from "./find-bar";
 import type { DisplayRow } from "./rows";
 import { RowView, type RowContext } from "./row-view";
+import { StartProgress } from "./start-progress";
 
 interface TimelineProps {
   sandboxId: string;
+  sandbox?: Sandbox;
   log: EventLog;
   display: readonly DisplayRow[];
   messages: readonly Message[];
@@ -28,7 +30,7 @@ const LOAD_OLDER_AT = 600;
 /** Folds that the user opened or closed, by sandbox, for as long as the page is open. */
 const openBySandbox = new Map<string, Map<string, boolean>>();
 
-export function Timeline({ sandboxId, log, display, messages, approvals, isWorking }: TimelineProps) {
+export function Timeline({ sandboxId, sandbox, log, display, messages, approvals, isWorking }: TimelineProps) {
   const scroller = useRef<HTMLDivElement>(null);
   const [, renderFolds] = useState(0);
   const [isFinding, setFinding] = useState(false);
@@ -96,6 +98,7 @@ export function Timeline({ sandboxId, log, display, messages, approvals, isWorki
     <div className="relative flex min-h-0 flex-1 flex-col">
       {isFinding && <FindBar rows={display} onGo={(index) => { virtualizer.scrollToIndex(index, { align: "center" }); }} onClose={() => { setFinding(false); }} />}
       <div ref={scroller} onScroll={onScroll} tabIndex={0} aria-label="Timeline" role="region" className="scroll-area min-h-0 flex-1 overscroll-none outline-offset-[-2px]">
+        {sandbox !== undefined && <StartProgress sandbox={sandbox} events={log.events} />}
         <LogStart log={log} failure={failure} sandboxId={sandboxId} />
         <div className="relative mx-auto w-full max-w-[52rem]" style={{ height: virtualizer.getTotalSize() }}>
           {virtualizer.getVirtualItems().map((item) => {
