@@ -4,6 +4,7 @@ import type { Abilities, Agent } from "@/api/types";
 import { Button } from "@/components/button";
 import { FailureNotice, Skeleton } from "@/components/notice";
 import { capitalize } from "@/text/format";
+import { InlineCode } from "@/text/inline-code";
 import { SafeText } from "@/text/safe-text-view";
 
 const ABILITY_WORDS: Record<keyof Abilities, string> = {
@@ -36,7 +37,7 @@ function AgentCard({ agent }: { agent: Agent }) {
         <span className="ml-auto text-meta text-muted">{agent.keys.length === 0 ? "needs no key" : agent.key ? "key present" : "no key"}</span>
       </p>
       {agent.missing.length > 0 && (
-        <ul className="mt-1.5 flex flex-col gap-1 text-control text-attention">{agent.missing.map((text) => <li key={text} className="[overflow-wrap:anywhere]"><SafeText text={`${capitalize(text)}.`} /></li>)}</ul>
+        <ul className="mt-1.5 flex flex-col gap-1 text-control text-attention">{agent.missing.map((text) => <li key={text} className="[overflow-wrap:anywhere]"><InlineCode text={`${capitalize(text)}.`} /></li>)}</ul>
       )}
       <p className="mt-1.5 text-meta text-muted">Can: {abilities.map((name) => ABILITY_WORDS[name]).join(", ")}</p>
       {agent.path != null && <p className="mt-0.5 truncate font-mono text-meta text-muted"><SafeText text={agent.path} /></p>}

@@ -93,7 +93,7 @@ export function ChangesPanel({ sandbox, log }: { sandbox: Sandbox; log: EventLog
             <FileList files={files} current={current.path} viewed={viewed} commented={commented} onChoose={choose} />
           </div>
           {files.length > 1 && (
-            <div className="max-h-36 shrink-0 border-b border-line @3xl:hidden" style={{ height: Math.min(files.length, 3) * 44 }}>
+            <div className="max-h-44 shrink-0 border-b border-line @3xl:hidden" style={{ height: Math.min(files.length, 4) * 44 }}>
               <FileList files={files} current={current.path} viewed={viewed} commented={commented} onChoose={choose} />
             </div>
           )}

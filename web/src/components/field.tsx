@@ -1,7 +1,12 @@
 import { useId, type InputHTMLAttributes, type ReactNode, type SelectHTMLAttributes, type TextareaHTMLAttributes } from "react";
 
 const CONTROL =
-  "w-full rounded-md border border-edge bg-bg px-2.5 text-control text-text placeholder:text-muted disabled:opacity-60 focus-visible:outline-offset-0";
+  "rounded-md border border-edge bg-bg px-2.5 text-control text-text placeholder:text-muted disabled:opacity-60 focus-visible:outline-offset-0";
+
+/** Controls are as wide as their place, unless the caller sets a width. */
+function widthOf(className: string): string {
+  return /(^|\s)w-/.test(className) ? className : `w-full ${className}`;
+}
 
 interface FieldProps {
   label: string;
@@ -27,15 +32,15 @@ export function Field({ label, hint, error, children }: FieldProps) {
 }
 
 export function TextInput({ className = "", ...rest }: InputHTMLAttributes<HTMLInputElement>) {
-  return <input type="text" autoComplete="off" spellCheck={false} {...rest} className={`${CONTROL} h-8 max-md:h-11 ${className}`} />;
+  return <input type="text" autoComplete="off" spellCheck={false} {...rest} className={`${CONTROL} h-8 max-md:h-11 ${widthOf(className)}`} />;
 }
 
 export function TextArea({ className = "", ...rest }: TextareaHTMLAttributes<HTMLTextAreaElement>) {
-  return <textarea {...rest} className={`${CONTROL} py-2 ${className}`} />;
+  return <textarea {...rest} className={`${CONTROL} py-2 ${widthOf(className)}`} />;
 }
 
 export function Select({ className = "", children, ...rest }: SelectHTMLAttributes<HTMLSelectElement>) {
-  return <select {...rest} className={`${CONTROL} h-8 max-md:h-11 ${className}`}>{children}</select>;
+  return <select {...rest} className={`${CONTROL} h-8 max-md:h-11 ${widthOf(className)}`}>{children}</select>;
 }
 
 export function Checkbox({ label, ...rest }: InputHTMLAttributes<HTMLInputElement> & { label: ReactNode }) {

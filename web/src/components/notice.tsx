@@ -1,6 +1,7 @@
 import type { ReactNode } from "react";
 import { CircleAlert, Info, TriangleAlert } from "lucide-react";
 import { describeFailure } from "@/api/problem";
+import { InlineCode } from "@/text/inline-code";
 import { Button } from "./button";
 
 type NoticeTone = "info" | "attention" | "bad";
@@ -28,7 +29,7 @@ export function FailureNotice({ failure, onRetry }: { failure: unknown; onRetry?
   if (failure == null) return null;
   return (
     <Notice tone="bad" action={onRetry && <Button size="small" onClick={onRetry}>Try again</Button>}>
-      {describeFailure(failure)}
+      <InlineCode text={describeFailure(failure)} />
     </Notice>
   );
 }

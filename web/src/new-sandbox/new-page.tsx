@@ -14,6 +14,7 @@ import { storeRow } from "@/sandboxes/live-rows";
 import { readStored, writeStored } from "@/shell/stored";
 import { useTitle } from "@/shell/title";
 import { capitalize } from "@/text/format";
+import { InlineCode } from "@/text/inline-code";
 import { checkNumbers, EMPTY_FORM, projectRepository, sortAgents, toRequest, type NewSandboxForm } from "./request";
 
 const route = getRouteApi("/new");
@@ -189,7 +190,7 @@ function Readiness({ missing, needsAgent, agent, provider }: { missing: string |
       <p role="status" className="flex min-w-0 flex-1 items-start gap-2 text-control text-attention">
         <TriangleAlert size={16} className="mt-0.5 shrink-0" aria-hidden />
         <span>
-          {missing ?? "No agent is ready. Choose the demo agent to try, or install one."} <Link to="/settings" search={{ section: "agents" }} className="underline">Agents</Link>
+          <InlineCode text={missing ?? "No agent is ready. Choose the demo agent to try, or install one."} /> <Link to="/settings" search={{ section: "agents" }} className="underline">Agents</Link>
         </span>
       </p>
     );
@@ -198,7 +199,7 @@ function Readiness({ missing, needsAgent, agent, provider }: { missing: string |
   return (
     <p role="status" className="flex items-center gap-2 text-control text-muted">
       <CircleCheck size={16} className="text-ok" aria-hidden />
-      Ready: {agent?.name ?? "no agent"} in a {provider} sandbox
+      {agent === null ? `Ready: a sandbox of the provider ${provider}, without an agent` : `Ready: ${agent.name} in a sandbox of the provider ${provider}`}
     </p>
   );
 }

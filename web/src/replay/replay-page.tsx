@@ -20,7 +20,7 @@ import { countAt, createPlayback, findMarks, type PlaybackMark } from "./playbac
 
 const route = getRouteApi("/sandboxes/$id/replay");
 const SPEEDS = [0.5, 1, 2, 5, 10, 50] as const;
-const PAGE_LIMIT = 1_000;
+const PAGE_LIMIT = 500;
 const MAX_EVENTS = 100_000;
 
 /** Fetches the whole log, oldest first. */
@@ -79,7 +79,7 @@ function Player({ sandboxId, events, startSeq }: { sandboxId: string; events: re
   const { display } = useTimelineRows({ events: shown });
   const log = useMemo(() => ({ ...EMPTY_LOG, isLoaded: true, events: shown, lastSeq: shown.at(-1)?.seq ?? 0 }), [shown]);
   const current = shown.at(-1);
-  const cost = useMemo(() => shown.reduce((sum, event) => sum + (event.type === "agent.usage" ? (numberField(dataOf(event, "agent.usage"), "cost_usd") ?? 0) : 0), 0), [shown]);
+  const cost = useMemo(() => shown.reduce((sum, event) => sum + (event.type === "agent.usage" ? (numberField(dataOf<"agent.usage">(event), "cost_usd") ?? 0) : 0), 0), [shown]);
 
   const lastFrame = useRef<number | null>(null);
   useEffect(() => {

@@ -2,7 +2,7 @@ import { useMemo } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { GitBranch, GitCommitHorizontal, GitPullRequest } from "lucide-react";
 import { api, requestRaw, sandboxPath, unwrap } from "@/api/client";
-import type { KnownEventType, Sandbox, StoredEvent } from "@/api/types";
+import type { Sandbox, StoredEvent } from "@/api/types";
 import { Button } from "@/components/button";
 import { FailureNotice, Notice } from "@/components/notice";
 import { reportSuccess } from "@/components/toast";
@@ -119,7 +119,7 @@ const RESULT_WORDS: Record<Sandbox["results"], string> = {
 };
 
 function ExportedBranch({ event }: { event: StoredEvent }) {
-  const data = dataOf(event, "git.branch_created");
+  const data = dataOf<"git.branch_created">(event);
   const branch = textField(data, "branch");
   const command = `git diff ${textField(data, "base").slice(0, 12)}..${branch}`;
   const flagged = (data.flagged ?? []).filter((path) => typeof path === "string");
@@ -146,7 +146,7 @@ function CommitLine({ commit }: { commit: Commit }) {
 function GitEventLine({ event }: { event: StoredEvent }) {
   const now = useNow(10);
   const notice = describeNotice(event);
-  const url = safeUrl(textField(dataOf(event, "git.pr_merged" satisfies KnownEventType), "url"));
+  const url = safeUrl(textField(dataOf<"git.pr_merged">(event), "url"));
   return (
     <li className="flex items-baseline gap-3 text-control">
       <span className="min-w-0 flex-1 [overflow-wrap:anywhere]">

@@ -6,7 +6,7 @@ import { formatCost, formatCount } from "@/text/format";
 export function contextTokens(events: readonly StoredEvent[]): number | null {
   const usage = events.findLast((event) => event.type === "agent.usage");
   if (usage === undefined) return null;
-  const data = dataOf(usage, "agent.usage");
+  const data = dataOf<"agent.usage">(usage);
   return (numberField(data, "input_tokens") ?? 0) + (numberField(data, "cache_read_tokens") ?? 0) + (numberField(data, "cache_write_tokens") ?? 0);
 }
 

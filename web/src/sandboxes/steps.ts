@@ -13,9 +13,8 @@ export function numberField<T extends object>(data: T, key: keyof T & string): n
 }
 
 /** The data of an event under the shape of the catalogue. Read its fields with `textField` and `numberField`. */
-export function dataOf<T extends KnownEventType>(event: StoredEvent, type: T): Partial<EventData<T>> {
-  // The type selects the shape; several types may share it.
-  return event.data satisfies object as Partial<EventData<typeof type>>;
+export function dataOf<T extends KnownEventType>(event: StoredEvent): Partial<EventData<T>> {
+  return event.data as Partial<EventData<T>>;
 }
 
 /** What a tool call does, in words: the command, the path or the question that its input names. */
@@ -56,15 +55,15 @@ export function describeTool(tool: string, input: unknown): string {
 export function describeStep(event: StoredEvent): string | null {
   switch (event.type as KnownEventType) {
     case "agent.message":
-      return firstLine(textField(dataOf(event, "agent.message"), "text")) || null;
+      return firstLine(textField(dataOf<"agent.message">(event), "text")) || null;
     case "agent.thinking":
       return "Thinks";
     case "agent.tool_use": {
-      const data = dataOf(event, "agent.tool_use");
+      const data = dataOf<"agent.tool_use">(event);
       return describeTool(textField(data, "tool"), data.input);
     }
     case "agent.tool_completed": {
-      const data = dataOf(event, "agent.tool_completed");
+      const data = dataOf<"agent.tool_completed">(event);
       return data.is_error === true ? `${textField(data, "tool")} failed` : null;
     }
     case "agent.started":
@@ -74,26 +73,26 @@ export function describeStep(event: StoredEvent): string | null {
     case "agent.interrupted":
       return "Interrupted";
     case "agent.failed":
-      return `Failed: ${firstLine(textField(dataOf(event, "agent.failed"), "error"))}`;
+      return `Failed: ${firstLine(textField(dataOf<"agent.failed">(event), "error"))}`;
     case "agent.error":
-      return `Error: ${firstLine(textField(dataOf(event, "agent.error"), "error"))}`;
+      return `Error: ${firstLine(textField(dataOf<"agent.error">(event), "error"))}`;
     case "approval.requested": {
-      const data = dataOf(event, "approval.requested");
+      const data = dataOf<"approval.requested">(event);
       const text = textField(data, "text");
       return text === "" ? `Asks: ${describeTool(textField(data, "tool"), data.input)}` : `Asks: ${firstLine(text)}`;
     }
     case "setup.started":
       return "Runs the project's set-up";
     case "setup.step_completed":
-      return `Set-up: ${firstLine(textField(dataOf(event, "setup.step_completed"), "command"))}`;
+      return `Set-up: ${firstLine(textField(dataOf<"setup.step_completed">(event), "command"))}`;
     case "setup.failed":
-      return capitalize(firstLine(textField(dataOf(event, "setup.failed"), "error")));
+      return capitalize(firstLine(textField(dataOf<"setup.failed">(event), "error")));
     case "git.cloned":
       return "Copied the repository";
     case "git.branch_created":
-      return `Exported the branch ${textField(dataOf(event, "git.branch_created"), "branch")}`;
+      return `Exported the branch ${textField(dataOf<"git.branch_created">(event), "branch")}`;
     case "sandbox.failed":
-      return firstLine(dataOf(event, "sandbox.failed").reason?.detail ?? "") || "Failed";
+      return firstLine(dataOf<"sandbox.failed">(event).reason?.detail ?? "") || "Failed";
     case "continuous.validating":
       return "Runs the checks";
     default:

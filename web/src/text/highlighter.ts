@@ -20,9 +20,7 @@ const GRAMMARS = {
   go: () => import("shiki/langs/go.mjs"),
   html: () => import("shiki/langs/html.mjs"),
   java: () => import("shiki/langs/java.mjs"),
-  javascript: () => import("shiki/langs/javascript.mjs"),
   json: () => import("shiki/langs/json.mjs"),
-  jsx: () => import("shiki/langs/jsx.mjs"),
   kotlin: () => import("shiki/langs/kotlin.mjs"),
   lua: () => import("shiki/langs/lua.mjs"),
   make: () => import("shiki/langs/make.mjs"),
@@ -44,7 +42,7 @@ type Grammar = keyof typeof GRAMMARS;
 
 const ALIASES: Record<string, Grammar> = {
   sh: "bash", shell: "bash", zsh: "bash", console: "bash", h: "c", cc: "cpp", cxx: "cpp", hpp: "cpp", cs: "csharp", dockerfile: "docker",
-  htm: "html", js: "javascript", mjs: "javascript", cjs: "javascript", kt: "kotlin", makefile: "make", mk: "make", md: "markdown",
+  htm: "html", js: "tsx", mjs: "tsx", cjs: "tsx", jsx: "tsx", javascript: "tsx", kt: "kotlin", makefile: "make", mk: "make", md: "markdown",
   py: "python", rb: "ruby", rs: "rust", ts: "typescript", mts: "typescript", svg: "xml", yml: "yaml",
 };
 

@@ -44,7 +44,7 @@ export class TimelineBuilder {
     const base = { seq: event.seq, at: event.at };
     switch (event.type as KnownEventType) {
       case "agent.started": {
-        const data = dataOf(event, "agent.started");
+        const data = dataOf<"agent.started">(event);
         const turn = numberField(data, "turn") ?? event.turn ?? 0;
         const key = `turn-${event.seq}`;
         this.endTurn("completed", event, "");
@@ -56,10 +56,10 @@ export class TimelineBuilder {
         this.endTurn("completed", event, "");
         break;
       case "agent.interrupted":
-        this.endTurn("interrupted", event, dataOf(event, "agent.interrupted").forced === true ? "The worker ended the agent, because it did not react." : "");
+        this.endTurn("interrupted", event, dataOf<"agent.interrupted">(event).forced === true ? "The worker ended the agent, because it did not react." : "");
         break;
       case "agent.failed": {
-        const data = dataOf(event, "agent.failed");
+        const data = dataOf<"agent.failed">(event);
         this.endTurn("failed", event, textField(data, "error"));
         this.push({ ...base, kind: "notice", key: `n-${event.seq}`, tone: "bad", text: "The agent failed", detail: [textField(data, "error"), textField(data, "stderr_tail")].filter(Boolean).join("\n") });
         break;
@@ -81,7 +81,7 @@ export class TimelineBuilder {
         this.addEdit(event);
         break;
       case "agent.plan": {
-        const data = dataOf(event, "agent.plan");
+        const data = dataOf<"agent.plan">(event);
         const last = this.list.findLast((row) => row.kind === "plan");
         const items = readPlan(data.items);
         const all = data.adds === true && last?.kind === "plan" ? [...last.items, ...items] : items;
@@ -166,7 +166,7 @@ export class TimelineBuilder {
   }
 
   private startTool(event: StoredEvent): void {
-    const data = dataOf(event, "agent.tool_use");
+    const data = dataOf<"agent.tool_use">(event);
     const toolUseId = textField(data, "tool_use_id") || `seq-${event.seq}`;
     this.running.add(toolUseId);
     const inputBlob = data.truncated === true ? textField(data, "input_blob") || null : null;
@@ -180,7 +180,7 @@ export class TimelineBuilder {
   }
 
   private endTool(event: StoredEvent): void {
-    const data = dataOf(event, "agent.tool_completed");
+    const data = dataOf<"agent.tool_completed">(event);
     const toolUseId = textField(data, "tool_use_id");
     let row = this.toolRow(toolUseId);
     if (row === undefined) {
@@ -199,19 +199,19 @@ export class TimelineBuilder {
 
   private addEdit(event: StoredEvent): void {
     const edit = readEdit(event);
-    const tool = this.toolRow(textField(dataOf(event, "agent.file_edited"), "tool_use_id"));
+    const tool = this.toolRow(textField(dataOf<"agent.file_edited">(event), "tool_use_id"));
     if (tool !== undefined) this.replace({ ...tool, edits: [...tool.edits.filter(({ path }) => path !== edit.path), edit] });
     else this.push({ kind: "edit", key: `edit-${event.seq}`, seq: event.seq, at: event.at, edit });
   }
 
   private notePrompt(event: StoredEvent): void {
-    const data = dataOf(event, "message.queued");
+    const data = dataOf<"message.queued">(event);
     const content = textField(data, "content");
     this.prompts.set(textField(data, "message_id"), { content, bytes: numberField(data, "content_bytes") ?? 0, type: textField(data, "type") });
   }
 
   private addMessage(event: StoredEvent): void {
-    const data = dataOf(event, "message.acknowledged");
+    const data = dataOf<"message.acknowledged">(event);
     const messageId = textField(data, "message_id");
     const key = `msg-${messageId}`;
     const outcome = { state: textField(data, "state"), how: textField(data, "how"), reason: textField(data, "reason") };
@@ -228,7 +228,7 @@ export class TimelineBuilder {
   }
 
   private applyApproval(event: StoredEvent): void {
-    const approvalId = textField(dataOf(event, "approval.requested"), "approval_id");
+    const approvalId = textField(dataOf<"approval.requested">(event), "approval_id");
     const key = `apr-${approvalId}`;
     if (event.type === "approval.requested") {
       const request: Approval["request"] = event.data;
@@ -239,14 +239,14 @@ export class TimelineBuilder {
     }
     const row = this.find(key);
     if (row?.kind !== "approval") return;
-    const data = dataOf(event, "approval.resolved");
+    const data = dataOf<"approval.resolved">(event);
     this.replace({ ...row, state: event.type === "approval.answered" ? "answered" : "resolved", decision: textField(data, "decision"), reason: textField(data, "reason") || row.reason });
   }
 
   private applySetup(event: StoredEvent): void {
-    const data = dataOf(event, "setup.failed");
+    const data = dataOf<"setup.failed">(event);
     if (event.type === "setup.started" || this.setupKey === null) {
-      const started = dataOf(event, "setup.started");
+      const started = dataOf<"setup.started">(event);
       this.setupKey = `setup-${event.seq}`;
       const steps = (started.steps ?? []).filter((step) => typeof step === "string");
       this.push({ kind: "setup", key: this.setupKey, seq: event.seq, at: event.at, steps, completed: 0, state: "running", summary: "", output: "", remedy: "" });
@@ -255,31 +255,31 @@ export class TimelineBuilder {
     if (row?.kind !== "setup") return;
     const next: SetupRow = { ...row };
     if (event.type === "setup.output") {
-      next.output = (row.output + textField(dataOf(event, "setup.output"), "text")).slice(-MAX_SETUP_OUTPUT);
+      next.output = (row.output + textField(dataOf<"setup.output">(event), "text")).slice(-MAX_SETUP_OUTPUT);
     } else if (event.type === "setup.step_completed") {
       next.completed = row.completed + 1;
     } else if (event.type === "setup.completed") {
-      const completed = dataOf(event, "setup.completed");
+      const completed = dataOf<"setup.completed">(event);
       const seconds = formatStepDuration((numberField(completed, "seconds") ?? 0) * 1000);
       Object.assign(next, { state: "done", summary: completed.cached === true ? "started from a stored set-up" : `${plural(row.completed, "step")}${seconds === "" ? "" : `, ${seconds}`}` });
     } else if (event.type === "setup.failed") {
       Object.assign(next, { state: "failed", summary: textField(data, "error"), output: textField(data, "tail") || row.output, remedy: textField(data, "remedy") });
     } else if (event.type === "setup.skipped") {
-      Object.assign(next, { state: "done", summary: `skipped: ${textField(dataOf(event, "setup.skipped"), "reason")}` });
+      Object.assign(next, { state: "done", summary: `skipped: ${textField(dataOf<"setup.skipped">(event), "reason")}` });
     }
     this.replace(next);
     if (next.state !== "running") this.setupKey = null;
   }
 
   private applyChecks(event: StoredEvent): void {
-    const round = numberField(dataOf(event, "continuous.checked"), "round") ?? 0;
+    const round = numberField(dataOf<"continuous.checked">(event), "round") ?? 0;
     const key = `round-${round}`;
     if (this.find(key) === undefined) {
       this.push({ kind: "checks", key, seq: event.seq, at: event.at, round, verdict: null, checks: [] });
     }
     const row = this.find(key);
     if (row?.kind !== "checks") return;
-    const data = dataOf(event, "continuous.check");
+    const data = dataOf<"continuous.check">(event);
     const next: ChecksRow =
       event.type === "continuous.check"
         ? { ...row, checks: [...row.checks, { name: textField(data, "name"), verdict: textField(data, "verdict"), detail: textField(data, "detail"), output: textField(data, "output") }] }
@@ -291,7 +291,7 @@ export class TimelineBuilder {
     const notice = describeNotice(event);
     const base = { seq: event.seq, at: event.at };
     if (event.type === "guardian.denied") {
-      const data = dataOf(event, "guardian.denied");
+      const data = dataOf<"guardian.denied">(event);
       const tool = this.toolRow(textField(data, "tool_use_id"));
       if (tool !== undefined) this.replace({ ...tool, state: "denied", detail: textField(data, "reason") });
     }

@@ -29,7 +29,7 @@ function formatOutput(value: unknown): string {
 }
 
 export function readEdit(event: StoredEvent): FileEdit {
-  const data = dataOf(event, "agent.file_edited");
+  const data = dataOf<"agent.file_edited">(event);
   const full = readText(event.data, "full_diff");
   const hasFull = full.text !== "";
   return {
