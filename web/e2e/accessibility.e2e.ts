@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, expect, it } from "vitest";
 import axe from "axe-core";
 import type { Browser, Page } from "playwright-core";
-import { BASE_URL, createSandbox, launchBrowser, openPage, removeSandbox } from "./browser";
+import { BASE_URL, createSandbox, launchBrowser, openPage, removeSandbox, waitForPanel } from "./browser";
 
 let browser: Browser;
 beforeAll(async () => { browser = await launchBrowser(); });
@@ -52,7 +52,7 @@ it.each(["light", "dark"] as const)("has no serious findings of axe on any page 
   for (const tab of TABS) {
     await page.goto(`${BASE_URL}/sandboxes/${id}?tab=${tab}`);
     await page.getByRole("region", { name: /^Approval:/ }).first().waitFor();
-    await page.getByRole("tabpanel").getByText(/./).first().waitFor();
+    await waitForPanel(page, tab);
     findings.push(...(await findSerious(page, tab)));
   }
   await page.goto(`${BASE_URL}/sandboxes/${id}/replay`);

@@ -1,14 +1,14 @@
 import { chromium, type Browser, type BrowserContext, type BrowserContextOptions, type Locator, type Page } from "playwright-core";
 
 /**
- * The server under test. `ATOLL_E2E_URL` is its address; `ATOLL_E2E_TOKEN` (an API key) or `ATOLL_E2E_CODE` (a sign-in
+ * The server under test. `E2E_URL` is its address; `E2E_TOKEN` (an API key) or `E2E_CODE` (a sign-in
  * code, good for one context) signs in; without both, the address needs no sign-in, as Vite's development proxy.
  */
-export const BASE_URL = process.env.ATOLL_E2E_URL ?? "http://127.0.0.1:5173";
+export const BASE_URL = process.env.E2E_URL ?? "http://127.0.0.1:5173";
 /** A repository on the server's machine. */
-export const REPOSITORY = process.env.ATOLL_E2E_REPO ?? "";
+export const REPOSITORY = process.env.E2E_REPO ?? "";
 /** A program that kills the server and starts it again; it returns when the server listens. */
-export const RESTART_PROGRAM = process.env.ATOLL_E2E_RESTART ?? "";
+export const RESTART_PROGRAM = process.env.E2E_RESTART ?? "";
 
 const ARGUMENTS = [
   "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -46,7 +46,7 @@ export async function openPage(browser: Browser, options: BrowserContextOptions 
 }
 
 async function signIn(page: Page): Promise<void> {
-  const { ATOLL_E2E_TOKEN: token, ATOLL_E2E_CODE: code } = process.env;
+  const { E2E_TOKEN: token, E2E_CODE: code } = process.env;
   if (token !== undefined) {
     await page.goto(`${BASE_URL}/sign-in`);
     await page.getByLabel("API key").fill(token);
@@ -89,3 +89,8 @@ export async function openSandbox(page: Page, id: string, tab = ""): Promise<voi
 }
 
 export const timeline = (page: Page): Locator => page.getByRole("region", { name: "Timeline" });
+
+/** Waits until a panel of the sandbox shows its content. */
+export async function waitForPanel(page: Page, tab: string): Promise<void> {
+  await page.locator(`#panel-${tab}:not(:has([aria-label^="Loading"]))`).filter({ hasText: /\w/ }).waitFor();
+}

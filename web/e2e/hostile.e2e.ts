@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, it } from "vitest";
 import type { Browser } from "playwright-core";
-import { createSandbox, launchBrowser, openPage, openSandbox, removeSandbox, timeline } from "./browser";
+import { createSandbox, launchBrowser, openPage, openSandbox, removeSandbox, timeline, waitForPanel } from "./browser";
 
 let browser: Browser;
 beforeAll(async () => { browser = await launchBrowser(); });
@@ -29,10 +29,10 @@ it("does nothing that an agent's text asks for", async () => {
 
   for (const tab of ["Changes", "Terminal", "Files", "Git", "Events", "Details"]) {
     await page.getByRole("tab", { name: tab }).click();
-    await page.getByRole("tabpanel").getByText(/./).first().waitFor();
+    await waitForPanel(page, tab.toLowerCase());
   }
   await page.getByRole("tab", { name: "Files" }).click();
-  await page.getByRole("button", { name: /onerror=alert\(5\)/ }).click();
+  await page.locator("#panel-files").getByRole("button", { name: /onerror=alert\(5\)/ }).click();
   await page.getByRole("heading", { name: /onerror=alert\(5\)/ }).waitFor();
   await page.goto(new URL("/", page.url()).href);
   await page.getByRole("link", { name: /Hostile/ }).first().waitFor();

@@ -7,7 +7,7 @@ export default defineConfig({
     testTimeout: 60_000,
     hookTimeout: 60_000,
     pool: "forks",
-    fileParallelism: true,
-    maxWorkers: 2,
+    // One test restarts the server.
+    fileParallelism: false,
   },
 });
