@@ -67,6 +67,7 @@ export function ChangesPanel({ sandbox, log }: { sandbox: Sandbox; log: EventLog
     { keys: "f", run: () => { setFull(!isFull); } },
   ]);
 
+  const hasNoRepository = query.error instanceof Problem && query.error.code === "no_repository";
   const added = files.reduce((sum, file) => sum + file.added, 0);
   const removed = files.reduce((sum, file) => sum + file.removed, 0);
   return (
@@ -84,7 +85,8 @@ export function ChangesPanel({ sandbox, log }: { sandbox: Sandbox; log: EventLog
           </IconButton>
         </div>
       </div>
-      {query.error !== null && <div className="p-3"><FailureNotice failure={query.error} onRetry={() => void query.refetch()} /></div>}
+      {hasNoRepository && <EmptyState icon={<FileDiffIcon size={28} />} title="No repository">The sandbox was created without one, so there is no base to compare with. Each edit of the agent is in the timeline.</EmptyState>}
+      {query.error !== null && !hasNoRepository && <div className="p-3"><FailureNotice failure={query.error} onRetry={() => void query.refetch()} /></div>}
       {query.isPending && query.error === null && <Skeleton label="Loading the changes" />}
       {query.data !== undefined && files.length === 0 && <EmptyState icon={<FileDiffIcon size={28} />} title="No changes">{turn === null ? "The agent has not changed a file yet." : `Turn ${turn} changed no file.`}</EmptyState>}
       {current !== null && (

@@ -31,7 +31,8 @@ export function SandboxHeader({ sandbox, log }: SandboxHeaderProps) {
   const pausing = useAction("Not changed");
   const status = statusOf(sandbox);
   const isPaused = sandbox.activity === "paused";
-  const isRunning = sandbox.state === "running";
+  const provider = useProviders().data?.find((each) => each.name === sandbox.provider);
+  const canPause = sandbox.state === "running" && provider?.capabilities.pause !== "none";
   const togglePause = () =>
     void pausing.run(async () => {
       const params = { params: { path: { id: sandbox.id } } };
@@ -49,7 +50,7 @@ export function SandboxHeader({ sandbox, log }: SandboxHeaderProps) {
       <div className="flex items-center gap-4 max-md:w-full max-md:justify-between max-md:px-2">
         <div className="flex items-center gap-4"><SandboxMeters sandbox={sandbox} events={log.events} /></div>
         <div className="flex items-center gap-1">
-          {isRunning && (
+          {canPause && (
             <Button size="small" isBusy={pausing.isBusy} icon={isPaused ? <Play size={14} aria-hidden /> : <Pause size={14} aria-hidden />} onClick={togglePause}>
               {isPaused ? "Resume" : "Pause"}
             </Button>
