@@ -34,7 +34,7 @@ export function ApprovalsPage() {
       )}
       <ul className="flex flex-col gap-6">
         {items.map((approval, index) => (
-          <li key={`${approval.sandbox_id}/${approval.approval_id}`} data-approval-row onPointerDown={() => { setSelected(index); }} className={index === current ? "rounded-lg outline-2 outline-offset-8 outline-accent" : ""}>
+          <li key={`${approval.sandbox_id}/${approval.approval_id}`} data-approval-row onPointerDown={() => { setSelected(index); }} className={index === current ? "rounded-lg outline-accent md:outline-2 md:outline-offset-8" : ""}>
             <ApprovalHeader approval={approval} />
             <ApprovalCard approval={approval} hasShortcuts={index === current} />
           </li>

@@ -33,35 +33,42 @@ export function SandboxHeader({ sandbox, log }: SandboxHeaderProps) {
   const isPaused = sandbox.activity === "paused";
   const provider = useProviders().data?.find((each) => each.name === sandbox.provider);
   const canPause = sandbox.state === "running" && provider?.capabilities.pause !== "none";
+  const canStop = !hasEnded(sandbox) && sandbox.state !== "completing";
   const togglePause = () =>
     void pausing.run(async () => {
       const params = { params: { path: { id: sandbox.id } } };
       storeRow(await unwrap(isPaused ? api.POST("/api/v1/sandboxes/{id}/resume", params) : api.POST("/api/v1/sandboxes/{id}/pause", params)));
     });
 
+  const phoneActions: MenuAction[] = [
+    ...(canPause ? [{ label: isPaused ? "Resume" : "Pause", icon: isPaused ? <Play size={15} /> : <Pause size={15} />, run: togglePause }] : []),
+    ...(canStop ? [{ label: "Stop", icon: <Square size={15} />, isDanger: true, run: () => { setDialog("stop"); } }] : []),
+  ];
+
   return (
-    <header className="flex min-h-13 shrink-0 flex-wrap items-center gap-x-4 gap-y-1 border-b border-line px-4 py-2 max-md:px-2" data-pane="Header">
-      <div className="flex min-w-0 flex-1 basis-72 items-center gap-2.5">
+    <header className="flex min-h-13 shrink-0 flex-wrap items-center gap-x-4 gap-y-0.5 border-b border-line px-4 py-2 max-md:min-h-12 max-md:px-1 max-md:py-1" data-pane="Header">
+      <div className="flex min-w-0 flex-1 basis-72 items-center gap-2.5 max-md:gap-1.5">
         <Link to="/" aria-label="Home" title="Home (g h)" className="flex size-9 shrink-0 items-center justify-center rounded-md text-muted hover:bg-sunk xl:hidden"><ArrowLeft size={18} aria-hidden /></Link>
         <h1 className="min-w-0 truncate text-title font-semibold max-md:text-body" title={sandbox.title}><SafeText text={sandbox.title ?? sandbox.id} /></h1>
         <StatusBadge sandbox={sandbox} />
         <Freshness sandbox={sandbox} log={log} />
+        <span className="ml-auto md:hidden"><ActionsMenu sandbox={sandbox} onChoose={setDialog} phoneActions={phoneActions} /></span>
       </div>
       <div className="flex items-center gap-4 max-md:w-full max-md:justify-between max-md:px-2">
         <div className="flex items-center gap-4"><SandboxMeters sandbox={sandbox} events={log.events} /></div>
         <div className="flex items-center gap-1">
           {canPause && (
-            <Button size="small" isBusy={pausing.isBusy} icon={isPaused ? <Play size={14} aria-hidden /> : <Pause size={14} aria-hidden />} onClick={togglePause}>
+            <Button size="small" className="max-md:hidden" isBusy={pausing.isBusy} icon={isPaused ? <Play size={14} aria-hidden /> : <Pause size={14} aria-hidden />} onClick={togglePause}>
               {isPaused ? "Resume" : "Pause"}
             </Button>
           )}
-          {!hasEnded(sandbox) && sandbox.state !== "completing" && (
-            <Button size="small" tone="danger" icon={<Square size={13} aria-hidden />} onClick={() => { setDialog("stop"); }}>Stop</Button>
+          {canStop && (
+            <Button size="small" tone="danger" className="max-md:hidden" icon={<Square size={13} aria-hidden />} onClick={() => { setDialog("stop"); }}>Stop</Button>
           )}
           {hasEnded(sandbox) && (
             <Link to="/sandboxes/$id/replay" params={{ id: sandbox.id }} className="inline-flex h-7 items-center gap-1.5 rounded-md border border-line px-2 text-control font-semibold hover:bg-raised max-md:h-9"><History size={14} aria-hidden />Replay</Link>
           )}
-          <ActionsMenu sandbox={sandbox} onChoose={setDialog} />
+          <span className="max-md:hidden"><ActionsMenu sandbox={sandbox} onChoose={setDialog} /></span>
         </div>
       </div>
       {status.detail !== null && status.group !== "working" && sandbox.activity !== "waiting_approval" && (
@@ -90,7 +97,14 @@ function Freshness({ sandbox, log }: { sandbox: Sandbox; log: EventLog }) {
   return <span className="shrink-0 text-meta text-muted max-md:hidden" title="The agent or its tool is still running">last event {formatDuration(age)} ago</span>;
 }
 
-function ActionsMenu({ sandbox, onChoose }: { sandbox: Sandbox; onChoose: (kind: ActionDialogKind) => void }) {
+interface ActionsMenuProps {
+  sandbox: Sandbox;
+  onChoose: (kind: ActionDialogKind) => void;
+  /** Actions that have no button of their own on a phone. */
+  phoneActions?: readonly MenuAction[];
+}
+
+function ActionsMenu({ sandbox, onChoose, phoneActions = [] }: ActionsMenuProps) {
   const provider = useProviders().data?.find((each) => each.name === sandbox.provider);
   const isEnded = hasEnded(sandbox);
   const inTurn = isInTurn(sandbox);
@@ -101,6 +115,7 @@ function ActionsMenu({ sandbox, onChoose }: { sandbox: Sandbox; onChoose: (kind:
   const noRepo = sandbox.settings.repo == null ? "The sandbox has no repository." : null;
   const copy = (text: string, name: string) => () => void navigator.clipboard.writeText(text).then(() => { reportSuccess(`Copied the ${name}`); });
   const actions: (MenuAction | "separator")[] = [
+    ...phoneActions,
     { label: "Export results", icon: <Download size={15} />, unavailable: noRepo, run: () => { onChoose("results"); } },
     { label: "Fork", icon: <GitFork size={15} />, unavailable: gone ?? noFork ?? betweenTurns, run: () => { onChoose("fork"); } },
     { label: "Snapshot", icon: <Camera size={15} />, unavailable: gone ?? noSnapshot ?? betweenTurns, run: () => { onChoose("snapshot"); } },

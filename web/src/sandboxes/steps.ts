@@ -51,11 +51,16 @@ export function describeTool(tool: string, input: unknown): string {
   return subject === "" ? `Uses ${tool}` : `${verb} ${subject}`;
 }
 
+/** A line of Markdown without its signs. */
+function plainText(line: string): string {
+  return line.replace(/^#+\s+/, "").replaceAll("**", "").replaceAll("`", "");
+}
+
 /** The step that an event stands for, in one line; `null` for events that are no step. */
 export function describeStep(event: StoredEvent): string | null {
   switch (event.type as KnownEventType) {
     case "agent.message":
-      return firstLine(textField(dataOf<"agent.message">(event), "text")) || null;
+      return plainText(firstLine(textField(dataOf<"agent.message">(event), "text"))) || null;
     case "agent.thinking":
       return "Thinks";
     case "agent.tool_use": {

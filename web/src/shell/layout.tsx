@@ -112,7 +112,7 @@ function RailLink({ destination }: { destination: Destination }) {
 function Badge({ count }: { count: number }) {
   if (count === 0) return null;
   return (
-    <span className="absolute -top-0.5 -right-0.5 min-w-4 rounded-full bg-attention px-1 text-center text-[0.6875rem] leading-4 font-semibold text-bg">
+    <span className="absolute -top-0.5 -right-0.5 min-w-4 max-md:-top-1.5 max-md:-right-3 rounded-full bg-attention px-1 text-center text-[0.6875rem] leading-4 font-semibold text-bg">
       {count}
       <span className="sr-only"> waiting</span>
     </span>

@@ -58,6 +58,16 @@ describe("TimelineBuilder", () => {
     expect(builder.rows).toMatchObject([{ kind: "text" }, { kind: "message", content: "hello", isWhole: true, how: "injected" }]);
   });
 
+  it("shows the message that started a turn before the steps of the turn", () => {
+    const builder = build(
+      ["message.queued", { message_id: "m1", type: "user_message", content: "go", content_bytes: 2 }],
+      ["agent.started", { turn: 1, message_id: "m1" }],
+      ["agent.message", { text: "working" }],
+      ["message.acknowledged", { message_id: "m1", state: "delivered_unconfirmed", how: null }],
+    );
+    expect(builder.rows).toMatchObject([{ kind: "turn" }, { kind: "message", state: "delivered_unconfirmed", how: "new_turn" }, { kind: "text" }]);
+  });
+
   it("puts a subagent's rows into its call", () => {
     const builder = build(
       ["agent.tool_use", { tool: "Task", tool_use_id: "t1", input: {} }],

@@ -50,6 +50,13 @@ export class TimelineBuilder {
         this.endTurn("completed", event, "");
         this.turnKey = key;
         this.push({ ...base, kind: "turn", key, turn, agent: textField(data, "agent"), model: textField(data, "model"), state: "running", endedAt: null, detail: "" });
+        // The acknowledgement may come after the agent's first steps.
+        this.showMessage(event, textField(data, "message_id"), { state: "acknowledged", how: "new_turn", reason: "" });
+        break;
+      }
+      case "agent.message_injected": {
+        const data = dataOf<"agent.message_injected">(event);
+        this.showMessage(event, textField(data, "message_id"), { state: "acknowledged", how: textField(data, "how") || "injected", reason: "" });
         break;
       }
       case "agent.completed":
@@ -212,12 +219,17 @@ export class TimelineBuilder {
 
   private addMessage(event: StoredEvent): void {
     const data = dataOf<"message.acknowledged">(event);
-    const messageId = textField(data, "message_id");
-    const key = `msg-${messageId}`;
     const outcome = { state: textField(data, "state"), how: textField(data, "how"), reason: textField(data, "reason") };
+    this.showMessage(event, textField(data, "message_id"), outcome);
+  }
+
+  /** Shows a message where it reached the agent. */
+  private showMessage(event: StoredEvent, messageId: string, outcome: Pick<MessageRow, "state" | "how" | "reason">): void {
+    if (messageId === "") return;
+    const key = `msg-${messageId}`;
     const known = this.find(key);
     if (known?.kind === "message") {
-      this.replace({ ...known, ...outcome });
+      this.replace({ ...known, ...outcome, how: outcome.how || known.how });
       return;
     }
     const prompt = this.prompts.get(messageId);
