@@ -15,15 +15,18 @@ export function onUnauthorized(listener: UnauthorizedListener): void {
 }
 
 async function fetchSameOrigin(request: Request): Promise<Response> {
-  let response: Response;
+  const response = await fetchOrFail(request);
+  if (response.status === 401) reportUnauthorized();
+  return response;
+}
+
+async function fetchOrFail(request: Request): Promise<Response> {
   try {
-    response = await fetch(request);
+    return await fetch(request);
   } catch (failure) {
     if (failure instanceof DOMException && failure.name === "AbortError") throw failure;
     throw unreachable();
   }
-  if (response.status === 401) reportUnauthorized();
-  return response;
 }
 
 export const api = createClient<paths>({
@@ -54,6 +57,13 @@ export async function requestRaw(path: string, init: RequestInit = {}): Promise<
   const response = await fetchSameOrigin(new Request(url, { ...init, headers, credentials: "same-origin" }));
   if (!response.ok) throw await problemFromResponse(response);
   return response;
+}
+
+/** Reads the server's metrics. They may need a token; then the page has none, but is still signed in. */
+export async function fetchMetrics(): Promise<string> {
+  const response = await fetchOrFail(new Request(new URL("/metrics", globalThis.location.origin), { credentials: "same-origin" }));
+  if (!response.ok) throw await problemFromResponse(response);
+  return response.text();
 }
 
 export async function requestJson<T>(path: string, method = "GET", body?: unknown): Promise<T> {

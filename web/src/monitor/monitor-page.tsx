@@ -2,7 +2,7 @@ import { useEffect, useMemo, useState, type ReactNode } from "react";
 import { Link } from "@tanstack/react-router";
 import { useQuery } from "@tanstack/react-query";
 import { Activity } from "lucide-react";
-import { api, requestRaw, unwrap } from "@/api/client";
+import { api, fetchMetrics, unwrap } from "@/api/client";
 import { useProviders, useSandboxes } from "@/api/queries";
 import type { Sandbox, StoredEvent } from "@/api/types";
 import { EmptyState, FailureNotice, Skeleton } from "@/components/notice";
@@ -118,7 +118,7 @@ function useMetrics(): { samples: readonly MetricsSample[]; failure: unknown } {
     queryKey: ["metrics"],
     refetchInterval: SAMPLE_INTERVAL_MS,
     retry: false,
-    queryFn: async (): Promise<MetricsSample> => ({ at: Date.now(), values: parseMetrics(await (await requestRaw("/metrics")).text()) }),
+    queryFn: async (): Promise<MetricsSample> => ({ at: Date.now(), values: parseMetrics(await fetchMetrics()) }),
   });
   const newest = query.data;
   if (newest !== undefined && samples.at(-1) !== newest) setSamples([...samples.slice(-MAX_SAMPLES + 1), newest]);

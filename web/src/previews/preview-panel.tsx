@@ -9,7 +9,7 @@ import { hasEnded } from "@/sandboxes/status";
 import { formatDateTime } from "@/text/format";
 import { CopyButton } from "@/text/code-block";
 import { SafeText } from "@/text/safe-text-view";
-import { createPreview, refreshPreviews, revokePreview, usePorts, usePreviews, type Preview } from "./preview-queries";
+import { createPreview, refreshPreviews, revokePreview, usePorts, usePreviews, type CreatedPreview } from "./preview-queries";
 
 /** Safari resolves no names below `localhost`. */
 function cannotResolve(url: string): boolean {
@@ -23,7 +23,8 @@ export function PreviewPanel({ sandbox }: { sandbox: Sandbox }) {
   const ports = usePorts(sandbox.id, isLive);
   const previews = usePreviews(sandbox.id, isLive);
   const opening = useAction("Preview not opened");
-  const [currentId, setCurrentId] = useState<string | null>(null);
+  const revoking = useAction("Not revoked");
+  const [current, setCurrent] = useState<CreatedPreview | null>(null);
   useEffect(
     () => feed.onEvents((id, events) => {
       if (id === sandbox.id && events.some((event) => event.type.startsWith("preview."))) refreshPreviews(id);
@@ -34,12 +35,8 @@ export function PreviewPanel({ sandbox }: { sandbox: Sandbox }) {
   if (!isLive) return <EmptyState icon={<Eye size={28} />} title="The sandbox is not running yet">Programs that listen on a port appear here.</EmptyState>;
   if (ports.error !== null) return <div className="p-3"><FailureNotice failure={ports.error} onRetry={() => void ports.refetch()} /></div>;
   if (ports.data === undefined) return <Skeleton label="Loading the ports" />;
-  const current = previews.data?.find((preview) => preview.id === currentId) ?? null;
-  const open = (port: number) =>
-    void opening.run(async () => {
-      const known = previews.data?.find((preview) => preview.port === port);
-      setCurrentId((known ?? (await createPreview(sandbox.id, port))).id);
-    });
+  const open = (port: number) => void opening.run(async () => { setCurrent(await createPreview(sandbox.id, port)); });
+  const others = (previews.data ?? []).filter((preview) => preview.id !== current?.id);
 
   return (
     <div className="flex min-h-0 flex-1 flex-col">
@@ -53,12 +50,25 @@ export function PreviewPanel({ sandbox }: { sandbox: Sandbox }) {
         ))}
       </ul>
       {ports.data.length === 0 && <EmptyState icon={<Eye size={28} />} title="No program listens on a port">Ask the agent to start the app, or start it in a shell. It appears here by itself.</EmptyState>}
-      {current !== null && <PreviewFrame sandboxId={sandbox.id} preview={current} onRevoked={() => { setCurrentId(null); }} />}
+      {current !== null && <PreviewFrame key={current.id} sandboxId={sandbox.id} preview={current} onRevoked={() => { setCurrent(null); }} />}
+      {others.length > 0 && (
+        <section className="scroll-area max-h-40 shrink-0 border-t border-line px-3 py-2">
+          <h3 className="mb-1 text-meta font-semibold text-muted">Other links to this sandbox</h3>
+          <ul>
+            {others.map((preview) => (
+              <li key={preview.id} className="flex items-center gap-3 text-control">
+                <span className="min-w-0 flex-1">Port {preview.port}, until {formatDateTime(preview.expires_at)}</span>
+                <Button size="small" tone="quiet" isBusy={revoking.isBusy} onClick={() => void revoking.run(() => revokePreview(sandbox.id, preview.id))}>Revoke</Button>
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
     </div>
   );
 }
 
-function PreviewFrame({ sandboxId, preview, onRevoked }: { sandboxId: string; preview: Preview; onRevoked: () => void }) {
+function PreviewFrame({ sandboxId, preview, onRevoked }: { sandboxId: string; preview: CreatedPreview; onRevoked: () => void }) {
   const [version, setVersion] = useState(0);
   const revoking = useAction("Not revoked");
   return (

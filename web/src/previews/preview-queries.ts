@@ -11,8 +11,12 @@ export interface OpenPort {
 export interface Preview {
   id: string;
   port: number;
-  url: string;
   expires_at: string;
+}
+
+/** A preview with its link, which only the response that created it has. */
+export interface CreatedPreview extends Preview {
+  url: string;
 }
 
 export function usePorts(id: string, isEnabled: boolean): UseQueryResult<OpenPort[]> {
@@ -31,8 +35,8 @@ export function usePreviews(id: string, isEnabled: boolean): UseQueryResult<Prev
   });
 }
 
-export async function createPreview(id: string, port: number): Promise<Preview> {
-  const preview = await requestJson<Preview>(sandboxPath(id, "/previews"), "POST", { port });
+export async function createPreview(id: string, port: number): Promise<CreatedPreview> {
+  const preview = await requestJson<CreatedPreview>(sandboxPath(id, "/previews"), "POST", { port });
   refreshPreviews(id);
   return preview;
 }

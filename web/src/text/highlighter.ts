@@ -12,7 +12,6 @@ export type HighlightedLine = HighlightedToken[];
 const GRAMMARS = {
   bash: () => import("shiki/langs/bash.mjs"),
   c: () => import("shiki/langs/c.mjs"),
-  cpp: () => import("shiki/langs/cpp.mjs"),
   csharp: () => import("shiki/langs/csharp.mjs"),
   css: () => import("shiki/langs/css.mjs"),
   diff: () => import("shiki/langs/diff.mjs"),
@@ -41,7 +40,7 @@ const GRAMMARS = {
 type Grammar = keyof typeof GRAMMARS;
 
 const ALIASES: Record<string, Grammar> = {
-  sh: "bash", shell: "bash", zsh: "bash", console: "bash", h: "c", cc: "cpp", cxx: "cpp", hpp: "cpp", cs: "csharp", dockerfile: "docker",
+  sh: "bash", shell: "bash", zsh: "bash", console: "bash", h: "c", cc: "c", cxx: "c", cpp: "c", hpp: "c", cs: "csharp", dockerfile: "docker",
   htm: "html", js: "tsx", mjs: "tsx", cjs: "tsx", jsx: "tsx", javascript: "tsx", kt: "kotlin", makefile: "make", mk: "make", md: "markdown",
   py: "python", rb: "ruby", rs: "rust", ts: "typescript", mts: "typescript", svg: "xml", yml: "yaml",
 };
