@@ -58,10 +58,13 @@ export class EventFeed {
   private isStopped = true;
   private readonly url: string;
   private readonly fetchPage: FetchEventPage;
+  /** Finds out why the server refused the connection: a WebSocket does not tell the page. */
+  private readonly probe: () => void;
 
-  constructor(url: string, fetchPage: FetchEventPage) {
+  constructor(url: string, fetchPage: FetchEventPage, probe: () => void = () => undefined) {
     this.url = url;
     this.fetchPage = fetchPage;
+    this.probe = probe;
   }
 
   start(): void {
@@ -175,8 +178,10 @@ export class EventFeed {
 
   private connect(): void {
     const socket = new WebSocket(this.url);
+    let hasOpened = false;
     this.socket = socket;
     socket.onopen = () => {
+      hasOpened = true;
       this.retryMs = FIRST_RETRY_MS;
       this.sendSubscription();
       this.setConnection({ state: "live", lostAt: null, detail: null });
@@ -193,6 +198,7 @@ export class EventFeed {
       this.socket = null;
       if (this.silenceTimer !== null) clearTimeout(this.silenceTimer);
       if (this.isStopped) return;
+      if (!hasOpened) this.probe();
       const lostAt = this.connection.lostAt ?? Date.now();
       this.setConnection({ state: "offline", lostAt, detail: this.connection.detail });
       this.scheduleRetry();

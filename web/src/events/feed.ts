@@ -19,7 +19,10 @@ async function fetchEventPage(id: string, cursor: string | null): Promise<EventP
 const socketUrl = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/api/v1/events/ws`;
 
 /** The feed of this tab. */
-export const feed = new EventFeed(socketUrl, fetchEventPage);
+export const feed = new EventFeed(socketUrl, fetchEventPage, () => {
+  // An expired sign-in shows the sign-in screen; without a server, nothing changes.
+  api.GET("/api/v1/projects", { params: { query: { limit: 1 } } }).catch(() => undefined);
+});
 
 export function useConnection(): Connection {
   return useSyncExternalStore(feed.subscribe, feed.getConnection);

@@ -10,7 +10,7 @@ import { TabPanel, Tabs, type TabItem } from "@/components/tabs";
 import { useEventLog } from "@/events/feed";
 import { Composer } from "@/inbox/composer";
 import type { SandboxTab } from "@/router";
-import { isInTurn } from "@/sandboxes/status";
+import { isInTurn, statusOf } from "@/sandboxes/status";
 import { approvalsOf } from "@/shell/notifications";
 import { markSeen } from "@/shell/seen";
 import { useTitle } from "@/shell/title";
@@ -78,6 +78,7 @@ function LoadedSandbox({ sandbox }: { sandbox: Sandbox }) {
   return (
     <div className="flex min-h-0 flex-1">
       <SandboxList currentId={sandbox.id} />
+      <p role="status" className="sr-only">{announce(sandbox)}</p>
       <div className="flex min-h-0 min-w-0 flex-1 flex-col">
         <SandboxHeader sandbox={sandbox} log={log} messages={shownMessages} />
         <div className="lg:hidden"><Tabs label="Parts of the sandbox" items={[TIMELINE_TAB, ...TABS]} current={phoneTab} onChange={choose} /></div>
@@ -104,6 +105,12 @@ function LoadedSandbox({ sandbox }: { sandbox: Sandbox }) {
       </div>
     </div>
   );
+}
+
+/** Turn ends, approvals and failures, for screen readers. Steps are not announced. */
+function announce(sandbox: Sandbox): string {
+  const { group, word, detail } = statusOf(sandbox);
+  return group === "working" ? "" : [word, detail].filter(Boolean).join(". ");
 }
 
 const NO_MESSAGES: never[] = [];
