@@ -42,6 +42,8 @@ export function ChangesPanel({ sandbox, log }: { sandbox: Sandbox; log: EventLog
   const query = isGone ? ofTurn : all;
   const files = query.data?.files ?? NO_FILES;
   const current = files.find((file) => file.path === search.file) ?? files[0] ?? null;
+  // The next file is usually the next one to be shown.
+  useFilePatch(sandbox.id, turn, files[files.findIndex((file) => file.path === current?.path) + 1] ?? null, version);
   const [isSplit, setSplit] = useState(() => readStored("diff.split") === "yes");
   const [isFull, setFull] = useState(false);
   const [viewed, setViewed] = useState<ReadonlySet<string>>(new Set());

@@ -18,6 +18,7 @@ import { formatDuration, plural } from "@/text/format";
 import { SafeText } from "@/text/safe-text-view";
 import { ActionDialog, type ActionDialogKind } from "./action-dialogs";
 import { SandboxMeters } from "./meters";
+import { SandboxDrawer } from "./sandbox-list";
 
 interface SandboxHeaderProps {
   sandbox: Sandbox;
@@ -48,7 +49,8 @@ export function SandboxHeader({ sandbox, log }: SandboxHeaderProps) {
   return (
     <header className="flex min-h-13 shrink-0 flex-wrap items-center gap-x-4 gap-y-0.5 border-b border-line px-4 py-2 max-md:min-h-12 max-md:px-1 max-md:py-1" data-pane="Header">
       <div className="flex min-w-0 flex-1 basis-72 items-center gap-2.5 max-md:gap-1.5">
-        <Link to="/" aria-label="Home" title="Home (g h)" className="flex size-9 shrink-0 items-center justify-center rounded-md text-muted hover:bg-sunk xl:hidden"><ArrowLeft size={18} aria-hidden /></Link>
+        <Link to="/" aria-label="Home" title="Home (g h)" className="flex size-9 shrink-0 items-center justify-center rounded-md text-muted hover:bg-sunk md:hidden"><ArrowLeft size={18} aria-hidden /></Link>
+        <span className="max-md:hidden xl:hidden"><SandboxDrawer currentId={sandbox.id} /></span>
         <h1 className="min-w-0 truncate text-title font-semibold max-md:text-body" title={sandbox.title}><SafeText text={sandbox.title ?? sandbox.id} /></h1>
         <StatusBadge sandbox={sandbox} />
         <Freshness sandbox={sandbox} log={log} />

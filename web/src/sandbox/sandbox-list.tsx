@@ -1,8 +1,10 @@
-import { memo, useMemo } from "react";
+import { memo, useMemo, useState } from "react";
+import { Dialog as Drawer } from "@base-ui/react/dialog";
 import { Link } from "@tanstack/react-router";
-import { Plus } from "lucide-react";
+import { PanelLeft, Plus } from "lucide-react";
 import { useSandboxes } from "@/api/queries";
 import type { Sandbox } from "@/api/types";
+import { IconButton } from "@/components/button";
 import { GROUP_ORDER, groupSandboxes } from "@/home/grouping";
 import { GROUP_TITLES, statusOf } from "@/sandboxes/status";
 import { StatusMark } from "@/sandboxes/status-badge";
@@ -13,11 +15,36 @@ import { SafeText } from "@/text/safe-text-view";
 const SHOWN_DONE = 30;
 
 /** All sandboxes beside the open one, on wide screens. */
-export const SandboxList = memo(function SandboxList({ currentId }: { currentId: string }) {
+export function SandboxList({ currentId }: { currentId: string }) {
+  return (
+    <nav aria-label="Sandboxes" data-pane="Sandboxes" className="scroll-area hidden w-66 shrink-0 border-r border-line bg-raised xl:block">
+      <SandboxEntries currentId={currentId} />
+    </nav>
+  );
+}
+
+/** The same list in a drawer, on narrower screens. */
+export function SandboxDrawer({ currentId }: { currentId: string }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <Drawer.Root open={isOpen} onOpenChange={setOpen}>
+      <Drawer.Trigger render={<IconButton label="Other sandboxes" className="xl:hidden"><PanelLeft size={18} aria-hidden /></IconButton>} />
+      <Drawer.Portal>
+        <Drawer.Backdrop className="fade-in fixed inset-0 z-40 bg-backdrop" />
+        <Drawer.Popup className="scroll-area fade-in fixed inset-y-0 left-0 z-50 w-72 max-w-[85vw] border-r border-line bg-raised text-text" onClick={(event) => { if (event.target instanceof Element && event.target.closest("a") !== null) setOpen(false); }}>
+          <Drawer.Title className="sr-only">Sandboxes</Drawer.Title>
+          <SandboxEntries currentId={currentId} />
+        </Drawer.Popup>
+      </Drawer.Portal>
+    </Drawer.Root>
+  );
+}
+
+const SandboxEntries = memo(function SandboxEntries({ currentId }: { currentId: string }) {
   const rows = useSandboxes().data;
   const groups = useMemo(() => groupSandboxes(rows ?? [], {}), [rows]);
   return (
-    <nav aria-label="Sandboxes" data-pane="Sandboxes" className="scroll-area hidden w-66 shrink-0 border-r border-line bg-raised xl:block">
+    <>
       <div className="sticky top-0 z-10 flex h-13 items-center justify-between border-b border-line bg-raised pr-2 pl-4">
         <h2 className="text-control font-semibold">Sandboxes</h2>
         <Link to="/new" aria-label="New sandbox" title="New sandbox (g n)" className="flex size-8 items-center justify-center rounded-md text-muted hover:bg-sunk hover:text-text"><Plus size={18} aria-hidden /></Link>
@@ -32,7 +59,7 @@ export const SandboxList = memo(function SandboxList({ currentId }: { currentId:
           </section>
         );
       })}
-    </nav>
+    </>
   );
 });
 

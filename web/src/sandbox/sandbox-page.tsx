@@ -3,7 +3,7 @@ import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { Activity, Eye, FileDiff, FolderTree, GitBranch, Info, ListTree, TerminalSquare } from "lucide-react";
 import { Problem } from "@/api/problem";
 import { useApprovals, useMessages, useSandbox } from "@/api/queries";
-import type { Sandbox } from "@/api/types";
+import type { Sandbox, StoredEvent } from "@/api/types";
 import { EmptyState, FailureNotice, Skeleton } from "@/components/notice";
 import { SplitHandle, useSplit } from "@/components/splitter";
 import { TabPanel, Tabs, type TabItem } from "@/components/tabs";
@@ -11,6 +11,7 @@ import { useEventLog } from "@/events/feed";
 import { Composer } from "@/inbox/composer";
 import type { SandboxTab } from "@/router";
 import { isInTurn, statusOf } from "@/sandboxes/status";
+import { dataOf, textField } from "@/sandboxes/steps";
 import { approvalsOf } from "@/shell/notifications";
 import { markSeen } from "@/shell/seen";
 import { useTitle } from "@/shell/title";
@@ -74,6 +75,9 @@ function LoadedSandbox({ sandbox }: { sandbox: Sandbox }) {
   const lastSeq = log.lastSeq;
   useEffect(() => { markSeen(sandbox.id, lastSeq); }, [sandbox.id, lastSeq]);
 
+  const changedFiles = useMemo(() => countChangedFiles(log.events), [log.events]);
+  const tabs = useMemo(() => TABS.map((item) => (item.id === "changes" ? { ...item, count: changedFiles } : item)), [changedFiles]);
+
   const choose = (next: SandboxTab) => void navigate({ search: (before) => ({ ...before, tab: next }), replace: true });
   return (
     <div className="flex min-h-0 flex-1">
@@ -81,7 +85,7 @@ function LoadedSandbox({ sandbox }: { sandbox: Sandbox }) {
       <p role="status" className="sr-only">{announce(sandbox)}</p>
       <div className="flex min-h-0 min-w-0 flex-1 flex-col">
         <SandboxHeader sandbox={sandbox} log={log} messages={shownMessages} />
-        <div className="lg:hidden"><Tabs label="Parts of the sandbox" items={[TIMELINE_TAB, ...TABS]} current={phoneTab} onChange={choose} /></div>
+        <div className="lg:hidden"><Tabs label="Parts of the sandbox" items={[TIMELINE_TAB, ...tabs]} current={phoneTab} onChange={choose} /></div>
         <div className="flex min-h-0 flex-1">
           <section aria-label="Conversation" data-pane="Conversation" className={`min-h-0 min-w-0 flex-1 flex-col ${phoneTab === "timeline" ? "flex" : "hidden lg:flex"}`}>
             <Timeline sandboxId={sandbox.id} sandbox={sandbox} log={log} display={display} messages={shownMessages} approvals={approvals} isWorking={isInTurn(sandbox)} />
@@ -94,7 +98,7 @@ function LoadedSandbox({ sandbox }: { sandbox: Sandbox }) {
             style={{ "--panel": `${split.percent}%` } as React.CSSProperties}
             className={`min-h-0 min-w-0 flex-col max-lg:w-full lg:w-(--panel) lg:min-w-[26rem] lg:shrink-0 ${phoneTab === "timeline" ? "hidden lg:flex" : "flex"}`}
           >
-            <div className="max-lg:hidden"><Tabs label="Panel" items={TABS} current={panel} onChange={choose} /></div>
+            <div className="max-lg:hidden"><Tabs label="Panel" items={tabs} current={panel} onChange={choose} /></div>
             <TabPanel id={panel} className="flex flex-col">
               <Suspense fallback={<Skeleton lines={5} />}>
                 <Panel tab={panel} sandbox={sandbox} log={log} rows={rows} />
@@ -105,6 +109,12 @@ function LoadedSandbox({ sandbox }: { sandbox: Sandbox }) {
       </div>
     </div>
   );
+}
+
+/** Files that the loaded events changed. */
+function countChangedFiles(events: readonly StoredEvent[]): number {
+  const paths = events.flatMap((event) => (event.type === "agent.file_edited" ? [textField(dataOf<"agent.file_edited">(event), "file_path")] : []));
+  return new Set(paths).size;
 }
 
 /** Turn ends, approvals and failures, for screen readers. Steps are not announced. */
