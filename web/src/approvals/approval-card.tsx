@@ -1,4 +1,4 @@
-import { useEffect, useState } from "react";
+import { useState } from "react";
 import { Check, CheckCheck, Hand, MessageCircleQuestion, X } from "lucide-react";
 import { sandboxPath } from "@/api/client";
 import type { Approval } from "@/api/types";
@@ -10,18 +10,7 @@ import { SafeText } from "@/text/safe-text-view";
 import { formatInput, readRequest, type ApprovalRequest } from "./approval-request";
 import { QuestionForm } from "./question-form";
 import { useAnswer } from "./use-answer";
-
-/** Buttons that appear under a moving finger or pointer do nothing for this time. */
-const INERT_MS = 500;
-
-function useIsInert(key: string): boolean {
-  const [readyKey, setReadyKey] = useState<string | null>(null);
-  useEffect(() => {
-    const timer = setTimeout(() => { setReadyKey(key); }, INERT_MS);
-    return () => { clearTimeout(timer); };
-  }, [key]);
-  return readyKey !== key;
-}
+import { useIsInert } from "./use-is-inert";
 
 interface ApprovalCardProps {
   approval: Approval;

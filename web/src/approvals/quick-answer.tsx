@@ -6,6 +6,7 @@ import { plural } from "@/text/format";
 import { SafeText } from "@/text/safe-text-view";
 import { formatInput, readRequest } from "./approval-request";
 import { useAnswer } from "./use-answer";
+import { useIsInert } from "./use-is-inert";
 
 /** Inputs above this length are answered where they are shown whole. */
 const MAX_QUICK_CHARACTERS = 300;
@@ -17,6 +18,10 @@ export function QuickAnswer({ approval, more }: { approval: Approval; more: numb
   const text = request.text !== "" ? request.text : request.input === null ? "" : formatInput(request.tool, request.input);
   const isWhole = text.length <= MAX_QUICK_CHARACTERS && request.diff === "" && !request.isTruncated && request.questions.length === 0;
   const isBusy = busyId !== null;
+  const isInert = useIsInert(`${approval.sandbox_id}/${approval.approval_id}`);
+  const decide = (decision: "allow" | "deny") => {
+    if (!isInert) void answer(approval, { decision });
+  };
   return (
     <div className="relative flex flex-wrap items-end gap-x-4 gap-y-2 px-4 pb-3 md:px-6">
       <div className="min-w-0 flex-1 basis-60 rounded-md bg-attention-tint px-3 py-2">
@@ -29,8 +34,8 @@ export function QuickAnswer({ approval, more }: { approval: Approval; more: numb
       <div className="flex gap-2">
         {isWhole ? (
           <>
-            <Button tone="allow" isBusy={isBusy} icon={<Check size={16} aria-hidden />} onClick={() => void answer(approval, { decision: "allow" })}>Allow</Button>
-            <Button tone="deny" disabled={isBusy} icon={<X size={16} aria-hidden />} onClick={() => void answer(approval, { decision: "deny" })}>Deny</Button>
+            <Button tone="allow" aria-disabled={isInert} isBusy={isBusy} icon={<Check size={16} aria-hidden />} onClick={() => { decide("allow"); }}>Allow</Button>
+            <Button tone="deny" aria-disabled={isInert} disabled={isBusy} icon={<X size={16} aria-hidden />} onClick={() => { decide("deny"); }}>Deny</Button>
           </>
         ) : (
           <Link to="/sandboxes/$id" params={{ id: approval.sandbox_id }} className={buttonClass("plain")}>Review</Link>

@@ -114,7 +114,7 @@ function Player({ sandboxId, events, startSeq }: { sandboxId: string; events: re
 
   return (
     <>
-      <Timeline sandboxId={sandboxId} log={log} display={display} messages={messages} approvals={NONE} isWorking={false} />
+      <Timeline sandboxId={sandboxId} log={log} display={display} messages={messages} approvals={NONE} isWorking={false} isRecorded />
       <footer className="shrink-0 border-t border-line bg-raised px-4 pt-2 pb-[max(0.75rem,env(safe-area-inset-bottom))]">
         <Scrubber position={position} duration={playback.duration} marks={marks} onChange={setPosition} />
         <div className="mt-1 flex flex-wrap items-center gap-2">

@@ -8,9 +8,9 @@ import { SafeText } from "@/text/safe-text-view";
 import type { ApprovalRow } from "./rows";
 
 /** An approval in the timeline: to be answered in place, or as a line with its decision. */
-export function ApprovalRowView({ row, sandboxId }: { row: ApprovalRow; sandboxId: string }) {
+export function ApprovalRowView({ row, sandboxId, isRecorded }: { row: ApprovalRow; sandboxId: string; isRecorded: boolean }) {
   const pending = useApprovals().data?.find((approval) => approval.sandbox_id === sandboxId && approval.approval_id === row.approvalId);
-  if (row.state === "open" && pending !== undefined) return <ApprovalCard approval={pending} />;
+  if (row.state === "open" && !isRecorded && pending !== undefined) return <ApprovalCard approval={pending} />;
   const request = readRequest(row.request);
   const subject = request.text !== "" ? firstLine(request.text) : describeTool(request.tool, request.input);
   const isDenied = row.decision === "deny";

@@ -12,6 +12,8 @@ import { EditDiff, LineCounts, ToolCard } from "./tool-card";
 
 export interface RowContext {
   sandboxId: string;
+  /** A replay shows what was asked; it is not answered there. */
+  isRecorded: boolean;
   isOpen: (key: string, byDefault: boolean) => boolean;
   toggle: (key: string, isOpen: boolean) => void;
   /** The whole content of a message that its event shows in part. */
@@ -56,7 +58,7 @@ export const RowView = memo(function RowView({ row, isNewest, context }: RowView
     case "group":
       return <GroupCard group={row} context={context} />;
     case "approval":
-      return <ApprovalRowView row={row} sandboxId={context.sandboxId} />;
+      return <ApprovalRowView row={row} sandboxId={context.sandboxId} isRecorded={context.isRecorded} />;
     case "plan":
       return <Plan row={row} />;
     case "setup":

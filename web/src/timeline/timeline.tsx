@@ -22,6 +22,7 @@ interface TimelineProps {
   messages: readonly Message[];
   approvals: readonly Approval[];
   isWorking: boolean;
+  isRecorded?: boolean;
 }
 
 /** Distance from the end, in pixels, at which the view still follows new rows. */
@@ -30,7 +31,7 @@ const LOAD_OLDER_AT = 600;
 /** Folds that the user opened or closed, by sandbox, for as long as the page is open. */
 const openBySandbox = new Map<string, Map<string, boolean>>();
 
-export function Timeline({ sandboxId, sandbox, log, display, messages, approvals, isWorking }: TimelineProps) {
+export function Timeline({ sandboxId, sandbox, log, display, messages, approvals, isWorking, isRecorded = false }: TimelineProps) {
   const scroller = useRef<HTMLDivElement>(null);
   const [, renderFolds] = useState(0);
   const [isFinding, setFinding] = useState(false);
@@ -54,7 +55,7 @@ export function Timeline({ sandboxId, sandbox, log, display, messages, approvals
     scrollEndThreshold: END_THRESHOLD,
   });
 
-  const context = useRowContext(sandboxId, messages, useCallback(() => { renderFolds((value) => value + 1); }, []));
+  const context = useRowContext(sandboxId, isRecorded, messages, useCallback(() => { renderFolds((value) => value + 1); }, []));
 
   // Open at the newest step.
   const hasOpened = useRef(false);
@@ -133,7 +134,7 @@ function ShownApprovalShortcuts({ id }: { id: string }) {
   return null;
 }
 
-function useRowContext(sandboxId: string, messages: readonly Message[], onFold: () => void): RowContext {
+function useRowContext(sandboxId: string, isRecorded: boolean, messages: readonly Message[], onFold: () => void): RowContext {
   const [version, setVersion] = useState(0);
   return useMemo<RowContext>(() => {
     const open = openBySandbox.get(sandboxId) ?? new Map<string, boolean>();
@@ -141,6 +142,7 @@ function useRowContext(sandboxId: string, messages: readonly Message[], onFold: 
     const contents = new Map(messages.map((message) => [message.id, message.content]));
     return {
       sandboxId,
+      isRecorded,
       isOpen: (key, byDefault) => open.get(key) ?? byDefault,
       toggle: (key, isOpen) => {
         open.set(key, isOpen);
@@ -151,7 +153,7 @@ function useRowContext(sandboxId: string, messages: readonly Message[], onFold: 
     };
     // A new context renders the visible rows again after a fold.
     // eslint-disable-next-line react-hooks/exhaustive-deps
-  }, [sandboxId, messages, onFold, version]);
+  }, [sandboxId, isRecorded, messages, onFold, version]);
 }
 
 function LiveRow({ text, thinking }: { text: string; thinking: string }) {
