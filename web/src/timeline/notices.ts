@@ -1,0 +1,192 @@
+import type { KnownEventType, StoredEvent } from "@/api/types";
+import { limitWord } from "@/sandboxes/status";
+import { dataOf, describeTool, numberField, textField } from "@/sandboxes/steps";
+import { capitalize, formatCost, plural } from "@/text/format";
+import type { NoticeTone } from "./rows";
+
+export interface NoticeText {
+  tone: NoticeTone;
+  text: string;
+  detail?: string;
+}
+
+const plain = (text: string, detail = ""): NoticeText => ({ tone: "plain", text, detail });
+const bad = (text: string, detail = ""): NoticeText => ({ tone: "bad", text, detail });
+const attention = (text: string, detail = ""): NoticeText => ({ tone: "attention", text, detail });
+const ok = (text: string, detail = ""): NoticeText => ({ tone: "ok", text, detail });
+const guardian = (text: string, detail = ""): NoticeText => ({ tone: "guardian", text, detail });
+
+/** The line of an event that is no step of the agent; `null` if the timeline omits it. */
+export function describeNotice(event: StoredEvent): NoticeText | null {
+  return describeSandbox(event) ?? describeWork(event) ?? describeGit(event);
+}
+
+function describeSandbox(event: StoredEvent): NoticeText | null {
+  switch (event.type as KnownEventType) {
+    case "sandbox.running":
+      return plain("The sandbox runs");
+    case "sandbox.completing":
+      return plain("The sandbox ends, and the server exports its results");
+    case "sandbox.completed": {
+      const data = dataOf<"sandbox.completed">(event);
+      const detail = data.reason?.detail ?? "";
+      if (data.outcome === "succeeded") return ok("Completed", detail);
+      return data.outcome === "failed" ? bad("Ended: the work failed", detail) : plain("Cancelled", detail);
+    }
+    case "sandbox.failed":
+      return bad("The sandbox failed", dataOf<"sandbox.failed">(event).reason?.detail ?? "");
+    case "sandbox.paused":
+      return plain("Paused");
+    case "sandbox.resumed":
+      return plain("Resumed");
+    case "sandbox.snapshot":
+      return plain(`Saved the files as the snapshot ${textField(dataOf<"sandbox.snapshot">(event), "name")}`);
+    case "sandbox.notice": {
+      const data = dataOf<"sandbox.notice">(event);
+      return data.routine === true ? null : attention(capitalize(textField(data, "text")));
+    }
+    case "sandbox.disk_full":
+      return bad("The disk is full", textField(dataOf<"sandbox.disk_full">(event), "text"));
+    case "worker.lost":
+      return bad("Events of the worker are lost", textField(dataOf<"worker.lost">(event), "detail"));
+    case "worker.rejected":
+      return bad("The server rejected an event of the worker", textField(dataOf<"worker.rejected">(event), "detail"));
+    case "log.truncated":
+      return bad("The log is full: later events of the worker are only counted");
+    case "session.resumed":
+      return plain("The session continues in this sandbox");
+    case "session.forked":
+      return plain("The session was forked");
+    case "session.closed":
+      return plain("The session was closed");
+    case "secrets.exposed":
+      return attention("The sandbox holds the values of secrets", textField(dataOf<"secrets.exposed">(event), "text"));
+    case "network.changed":
+      return plain(`Network policy: ${textField(dataOf<"network.changed">(event), "policy")}`);
+    case "network.refused": {
+      const data = dataOf<"network.refused">(event);
+      const count = numberField(data, "count") ?? 1;
+      return attention(`The network policy refused ${textField(data, "host")}`, count > 1 ? `${count} connections` : textField(data, "detail"));
+    }
+    case "service.ready":
+      return plain(`The service ${textField(dataOf<"service.ready">(event), "name")} is ready`);
+    case "service.exited":
+      return attention(`The service ${textField(dataOf<"service.exited">(event), "name")} ended and restarts`, textField(dataOf<"service.exited">(event), "detail"));
+    case "service.failed":
+      return bad(`The service ${textField(dataOf<"service.failed">(event), "name")} failed`, textField(dataOf<"service.failed">(event), "detail"));
+    default:
+      return null;
+  }
+}
+
+function describeWork(event: StoredEvent): NoticeText | null {
+  switch (event.type as KnownEventType) {
+    case "agent.error":
+      return bad("The agent reported an error", textField(dataOf<"agent.error">(event), "error"));
+    case "agent.stream_error": {
+      const data = dataOf<"agent.stream_error">(event);
+      return attention(`A request to the model failed; attempt ${String(data.attempt ?? "?")}`, typeof data.error === "string" ? data.error : "");
+    }
+    case "agent.rate_limited":
+      return attention("The model asked the agent to wait");
+    case "agent.unparsed":
+      return attention("A line of the agent was not understood", textField(dataOf<"agent.unparsed">(event), "excerpt"));
+    case "agent.system_message": {
+      const data = dataOf<"agent.system_message">(event);
+      const text = textField(data, "text") || textField(data, "error");
+      return text === "" ? null : plain(capitalize(text));
+    }
+    case "agent.settings_ignored": {
+      const settings = dataOf<"agent.settings_ignored">(event).settings ?? [];
+      const names = settings.map((setting) => textField(setting, "setting")).join(", ");
+      return attention(`The agent does not support these settings: ${names}`);
+    }
+    case "agent.transcript_failed":
+      return attention("The transcript could not be saved", textField(dataOf<"agent.transcript_failed">(event), "error"));
+    case "limit.warned": {
+      const data = dataOf<"limit.warned">(event);
+      return attention(`Most of the limit on ${limitWord(data.limit ?? "turns")} is used`);
+    }
+    case "limit.paused": {
+      const data = dataOf<"limit.paused">(event);
+      const value = numberField(data, "value");
+      const shown = value === null ? "" : data.limit === "cost_usd" || data.limit === "project_budget" ? ` of ${formatCost(value)}` : ` of ${value}`;
+      return attention(`Paused: the limit on ${limitWord(data.limit ?? "turns")}${shown} is reached`, "Raise it in Details to continue.");
+    }
+    case "limit.resumed":
+      return plain("The agent continues after a limit paused it");
+    case "limit.changed":
+      return plain("The limits changed");
+    case "model.refused":
+      return attention("The gateway refused a request to the model", textField(dataOf<"model.refused">(event), "detail"));
+    case "guardian.denied": {
+      const data = dataOf<"guardian.denied">(event);
+      return guardian(`A rule denied ${describeTool(textField(data, "tool"), data.input)}`, textField(data, "reason"));
+    }
+    case "guardian.changed":
+      return guardian(`A rule changed the input of ${textField(dataOf<"guardian.changed">(event), "tool")}`);
+    case "guardian.detected": {
+      const data = dataOf<"guardian.detected">(event);
+      return guardian(`The guardian found a pattern: ${textField(data, "detector").replaceAll("_", " ")}`, textField(data, "path"));
+    }
+    case "guardian.nudged":
+      return guardian("The guardian sent the agent a nudge", textField(dataOf<"guardian.nudged">(event), "text"));
+    case "guardian.protected_path":
+      return guardian("The results change protected paths, so none were exported", (dataOf<"guardian.protected_path">(event).paths ?? []).join(", "));
+    case "continuous.started":
+      return plain("Continuous mode: the agent works until its checks pass");
+    case "continuous.passed":
+      return ok("All checks passed");
+    case "continuous.stopped":
+      return attention("Continuous mode ended before all checks passed", textField(dataOf<"continuous.stopped">(event), "detail"));
+    case "continuous.run_failed":
+      return bad("A run of the agent failed", textField(dataOf<"continuous.run_failed">(event), "error"));
+    default:
+      return null;
+  }
+}
+
+function describeGit(event: StoredEvent): NoticeText | null {
+  switch (event.type as KnownEventType) {
+    case "git.cloned": {
+      const data = dataOf<"git.cloned">(event);
+      const uncommitted = numberField(data, "uncommitted") ?? 0;
+      const detail = uncommitted > 0 ? `${plural(uncommitted, "file")} with uncommitted changes stayed outside` : "";
+      return plain(`Copied the repository at ${textField(data, "commit").slice(0, 8)}`, detail);
+    }
+    case "git.branch_created": {
+      const data = dataOf<"git.branch_created">(event);
+      return ok(`Exported the branch ${textField(data, "branch")}`, plural(numberField(data, "commits") ?? 0, "commit"));
+    }
+    case "git.nothing_changed":
+      return plain("There are no changes to export");
+    case "git.pr_merged":
+      return ok(`Pull request ${String(dataOf<"git.pr_merged">(event).number ?? "")} was merged`);
+    case "git.pr_closed":
+      return plain(`Pull request ${String(dataOf<"git.pr_closed">(event).number ?? "")} was closed`);
+    case "git.reviewed": {
+      const data = dataOf<"git.reviewed">(event);
+      return attention(`${textField(data, "reviewer")} reviewed: ${textField(data, "verdict").replaceAll("_", " ")}`, textField(data, "text"));
+    }
+    case "git.check_failed":
+      return bad(`The check ${textField(dataOf<"git.check_failed">(event), "name")} failed`, textField(dataOf<"git.check_failed">(event), "text"));
+    case "git.branch_moved":
+      return attention("The branch got other commits at the forge");
+    case "git.branch_deleted":
+      return attention("The branch was deleted at the forge");
+    case "worktree.synced_in":
+      return plain("Copied your worktree into the workspace");
+    case "worktree.synced_out":
+      return plain("Sent the changes to your worktree");
+    case "files.written":
+      return plain(`A person wrote ${textField(dataOf<"files.written">(event), "path")}`);
+    case "files.deleted":
+      return plain(`A person deleted ${textField(dataOf<"files.deleted">(event), "path")}`);
+    case "files.moved":
+      return plain(`A person moved ${textField(dataOf<"files.moved">(event), "from")} to ${textField(dataOf<"files.moved">(event), "to")}`);
+    case "files.made":
+      return plain(`A person created the directory ${textField(dataOf<"files.made">(event), "path")}`);
+    default:
+      return null;
+  }
+}
