@@ -46,6 +46,8 @@ async function captureAll(browser: Browser, ids: readonly string[], width: numbe
   }
   await openSandbox(page, asking ?? "");
   await page.getByRole("region", { name: /^Approval:/ }).first().waitFor();
+  // The buttons are inert at first.
+  await page.locator('[data-approval] button:not([aria-disabled="true"])', { hasText: "Allow" }).waitFor();
   await shoot("sandbox-approval");
   await openSandbox(page, working ?? "", isPhone ? "timeline" : "changes");
   await timeline(page).getByText("Both tests pass.", { exact: true }).waitFor();
