@@ -52,7 +52,7 @@ impl Page {
             return Some(file_response(file, tag, headers));
         }
         let is_root = path.is_empty() || path == INDEX;
-        if !is_root && !(is_page_route(path) && accepts_html(headers)) {
+        if !(is_root || is_page_route(path) && accepts_html(headers)) {
             return None;
         }
         let mut response = match self.files.get(INDEX) {
