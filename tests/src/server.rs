@@ -68,9 +68,10 @@ impl TestServer {
         let database = tokio::task::spawn_blocking(move || Database::new(kind, &at)).await.unwrap();
         let mut options = test_options(dir.path(), &database);
         change(&mut options);
+        // Large futures are boxed, because many tests contain this one.
         let server = match clock {
-            Some(clock) => Server::start_with_clock(options.clone(), clock).await,
-            None => Server::start(options.clone()).await,
+            Some(clock) => Box::pin(Server::start_with_clock(options.clone(), clock)).await,
+            None => Box::pin(Server::start(options.clone())).await,
         };
         let server = server.unwrap_or_else(|error| panic!("the server does not start: {error}"));
         let url = server.url.clone();

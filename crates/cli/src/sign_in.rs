@@ -38,7 +38,7 @@ pub async fn run(sign_in: &SignInArgs, output: &Output) -> Result {
                 let browser = item.user_agent.as_deref().map_or_else(|| "-".to_owned(), text::escape_line);
                 let (age, used) = (time::format_age(item.created_at, now), time::format_age(item.last_used_at, now));
                 let cells = [&item.id.to_string(), &age, &used, &time::format_time(item.expires_at), &browser];
-                cells.map(|cell| table::cell(cell)).into()
+                cells.map(table::cell).into()
             })
         }
         Command::Rm { id } => {
