@@ -95,6 +95,7 @@ async fn the_work_of_a_killed_sandbox_can_be_pulled() {
     let Some(worker) = host_state::find_worker_process(&sandbox) else {
         report_skipped("a sandbox that dies during a call", "there are no cgroups to find it by");
         block_in_place(|| kill_process(Pid::from_child(&child), Signal::KILL).unwrap());
+        block_in_place(|| finish(child));
         return stop_all(server, &[&sandbox]).await;
     };
     worker.kill();
