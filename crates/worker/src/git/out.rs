@@ -97,7 +97,11 @@ fn commit_work(
     }
     let mut index = Index::new(repository, parent.as_deref())?;
     index.add_everything(&repository.git)?;
-    warnings.extend(index.warnings());
+    let left_out = index.warnings();
+    if left_out.iter().any(|warning| warning.contains("clean filter 'lfs' failed")) {
+        unsaved.push("large files that could not be stored".to_owned());
+    }
+    warnings.extend(left_out);
     let submodules = submodule_work::list_unsaved(&repository.git, base)?;
     unsaved.extend(submodules.iter().map(|path| format!("submodule {path}")));
     let tree = repository.git.command(COMMITTING).args(["write-tree"]).run_slow()?.require_success()?.text();
