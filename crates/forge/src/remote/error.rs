@@ -242,8 +242,7 @@ impl RemoteFailure {
         if has("not valid: is this a git repository") || has("invalid server response") {
             return Self::Empty;
         }
-        let is_interrupted =
-            ["RPC failed", "Connection reset", "SYSCALL", "timed out", "terminated"].iter().any(|words| has(words));
+        let is_interrupted = ["RPC failed", "Connection reset", "SYSCALL", "timed out"].iter().any(|words| has(words));
         if !is_interrupted && ["SSL", "gnutls", "certificate"].iter().any(|words| has(words)) {
             return Self::Tls { detail: detail() };
         }

@@ -4,6 +4,7 @@
 //! hanging and its result predictable.
 
 use super::error::Error;
+use super::index::split_records;
 use super::large_file_filters::{self, PointerUse};
 use atoll_forge::plumbing::subprocess::{self, ProcessExit, RunFailure, RunLimits};
 use atoll_forge::plumbing::{GitOutput, filters, git_program};
@@ -46,6 +47,9 @@ const SETTINGS: &[&str] = &[
     "safe.directory=*",
     "submodule.recurse=false",
 ];
+
+const LARGE_FILE_FILTER: &[u8] = b"filter.lfs.";
+const PROCESS_KEY: &[u8] = b"filter.lfs.process";
 
 const SPARSE_SETTINGS: [&str; 2] = ["core.sparseCheckout=true", "core.sparseCheckoutCone=true"];
 
@@ -178,11 +182,19 @@ impl Git {
     ///
     /// For large-file storage, Atoll's own filter takes the place of the configured one.
     pub fn replace_filters(&mut self, pointers: PointerUse) -> Result<(), Error> {
-        let listed = self.query(filters::LIST_ARGUMENTS)?;
-        self.extra.extend(filters::disabling_env(&listed.stdout));
-        if listed.stdout.split(|byte| *byte == 0).any(|key| key.starts_with(b"filter.lfs.")) {
+        let listed = self.query(filters::LIST_ARGUMENTS)?.stdout;
+        let (large, mut others): (Vec<&[u8]>, Vec<&[u8]>) =
+            split_records(&listed).partition(|key| key.starts_with(LARGE_FILE_FILTER));
+        let is_replaced = !large.is_empty() && !large.contains(&PROCESS_KEY);
+        if !is_replaced {
+            // Git runs no other filter where a process is configured, and no setting removes it.
+            others.extend(&large);
+        }
+        self.extra.extend(filters::disabling_env(&others.join(&0)));
+        if is_replaced {
             let clean = large_file_filters::clean_command(&self.workspace.program, pointers);
-            self.settings.extend([format!("filter.lfs.clean={clean}"), "filter.lfs.required=true".to_owned()]);
+            let settings = [format!("filter.lfs.clean={clean}"), "filter.lfs.required=true".to_owned()];
+            self.settings.extend(settings);
         }
         Ok(())
     }

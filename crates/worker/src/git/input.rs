@@ -83,6 +83,8 @@ pub(super) fn fill_workspace(request: &Request, workspace: &GitWorkspace, bundle
     }
     if !git
         .command_without_repository(WHAT)
+        // Git must not look at the workspace's repository, which may be broken.
+        .env("GIT_DIR", "/nonexistent")
         .args(["check-ref-format", "--branch", &request.branch])
         .run_quick()?
         .is_success()

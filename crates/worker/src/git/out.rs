@@ -43,6 +43,8 @@ struct Remarks {
     warnings: Vec<String>,
     /// Submodules with work and large files, which the result lacks: it has only their ids.
     unsaved: Vec<String>,
+    /// True if git did not take a file.
+    has_rejected_files: bool,
 }
 
 pub(super) fn export_work(request: &Request, workspace: &GitWorkspace, output: File) -> Result<Value, Error> {
@@ -57,7 +59,7 @@ pub(super) fn export_work(request: &Request, workspace: &GitWorkspace, output: F
     let Some(end) = commit_work(&mut repository, request, base.as_deref(), &mut remarks)? else {
         return Ok(json!({ "nothing": true }));
     };
-    let Remarks { mut warnings, mut unsaved } = remarks;
+    let Remarks { mut warnings, mut unsaved, has_rejected_files } = remarks;
     if let Some(base) = &base {
         let large_files = large_file_results::examine_result(&repository.git, base, &end.commit)?;
         unsaved.extend(large_files.unsaved.iter().map(|path| format!("large file {path}")));
@@ -67,6 +69,10 @@ pub(super) fn export_work(request: &Request, workspace: &GitWorkspace, output: F
     }
     warnings.extend(unmerged_branches(&repository, &end.commit, base.as_deref())?);
     let commits = count_commits(&repository, &end.commit, base.as_deref())?;
+    if commits == 0 && has_rejected_files {
+        // Without a commit, no result shows the warnings.
+        unsaved.push("files that git does not take".to_owned());
+    }
     let mut report = if commits == 0 {
         json!({ "nothing": true })
     } else {
@@ -87,7 +93,7 @@ fn commit_work(
     repository: &mut Repository,
     request: &Request,
     base: Option<&str>,
-    Remarks { warnings, unsaved }: &mut Remarks,
+    Remarks { warnings, unsaved, has_rejected_files }: &mut Remarks,
 ) -> Result<Option<End>, Error> {
     let underway = repository.unfinished_operation();
     let head = repository.resolve_commit("HEAD")?;
@@ -97,7 +103,12 @@ fn commit_work(
     }
     let mut index = Index::new(repository, parent.as_deref())?;
     index.add_everything(&repository.git)?;
-    warnings.extend(index.warnings());
+    let left_out = index.warnings();
+    *has_rejected_files = !left_out.is_empty();
+    if left_out.iter().any(|warning| warning.contains("clean filter 'lfs' failed")) {
+        unsaved.push("large files that could not be stored".to_owned());
+    }
+    warnings.extend(left_out);
     let submodules = submodule_work::list_unsaved(&repository.git, base)?;
     unsaved.extend(submodules.iter().map(|path| format!("submodule {path}")));
     let tree = repository.git.command(COMMITTING).args(["write-tree"]).run_slow()?.require_success()?.text();

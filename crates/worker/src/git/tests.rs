@@ -91,7 +91,17 @@ impl GitFixture {
         fs::write(&file, bundle).unwrap();
         let own = self.path("own");
         git(&own, ["bundle", "verify", "-q", file.to_str().unwrap()]);
-        git(&own, ["fetch", "-q", "--force", file.to_str().unwrap(), "refs/atoll/result:refs/heads/result"]);
+        git(
+            &own,
+            [
+                "fetch",
+                "-q",
+                "--no-recurse-submodules",
+                "--force",
+                file.to_str().unwrap(),
+                "refs/atoll/result:refs/heads/result",
+            ],
+        );
         git(&own, ["fsck", "--strict"]);
         assert_eq!(report["commit"], git(&own, ["rev-parse", "result"]));
         report

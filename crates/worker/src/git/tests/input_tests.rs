@@ -143,7 +143,7 @@ fn git_status_rereads_no_files_after_filling() {
 /// The agent removed or broke `.git`: `git-in --restore` creates it again around the files.
 #[test]
 fn restores_a_removed_repository() {
-    for damage in [Damage::Removed, Damage::Broken] {
+    for damage in [Damage::Removed, Damage::Broken, Damage::LinkedElsewhere] {
         let fixture = GitFixture::new();
         let own = fixture.repository(&[]);
         // Tracked although it is ignored.
@@ -162,6 +162,11 @@ fn restores_a_removed_repository() {
             }
             Damage::Broken => {
                 write(&root, ".git/HEAD", "nonsense\n");
+                "broken_repository"
+            }
+            Damage::LinkedElsewhere => {
+                fs::remove_dir_all(root.join(".git")).unwrap();
+                write(&root, ".git", "gitdir: /nowhere/at/all\n");
                 "broken_repository"
             }
         };
@@ -184,6 +189,7 @@ fn restores_a_removed_repository() {
 enum Damage {
     Removed,
     Broken,
+    LinkedElsewhere,
 }
 
 #[test]

@@ -288,6 +288,16 @@ fn omits_and_reports_files_that_git_rejects() {
 }
 
 #[test]
+fn rejected_files_without_a_commit_are_unsaved() {
+    let (fixture, base) = GitFixture::with_repository();
+    write(fixture.root(), ".git/info/attributes", "* working-tree-encoding=UTF-16\n");
+    write(fixture.root(), "new", "x");
+    let report = fixture.export(&base).0.unwrap();
+    assert_eq!((&report["nothing"], &report["unsaved"]), (&json!(true), &json!(["files that git does not take"])));
+    assert!(report["warnings"][0].as_str().is_some(), "{report}");
+}
+
+#[test]
 fn limits_the_number_of_warnings() {
     let (fixture, base) = GitFixture::with_repository();
     for number in 0..300 {

@@ -95,7 +95,7 @@ fn submodules_are_as_git_creates_them() {
     let status = git(root, ["submodule", "status", "--recursive"]);
     let lines: Vec<&str> = status.lines().map(str::trim_start).collect();
     assert!(lines[0].starts_with(&format!("{inner} lib")) && lines[1].contains(" lib/deep"), "{status}");
-    assert_eq!(git(&root.join("lib"), ["config", "user.name"]), "Ann Lee");
+    assert_eq!(git(&root.join("lib"), ["config", "--local", "user.name"]), "Ann Lee");
     assert_eq!(git(&root.join("lib"), ["rev-list", "--count", "HEAD"]), "2");
     git(&root.join("lib"), ["fsck", "--strict"]);
     // The workspace can move.
