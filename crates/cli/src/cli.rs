@@ -6,8 +6,8 @@ use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, gc, image, inbox,
-    model_script, open, openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve, session,
-    setup, sign_in, snapshot, ticket, token, user, verify,
+    model_script, open, openapi, project, providers, run as run_task, sandbox, sandbox_overview, secret, serve,
+    session, setup, sign_in, snapshot, ticket, token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;

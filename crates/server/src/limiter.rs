@@ -98,11 +98,7 @@ impl FromRequestParts<Arc<App>> for SignInAttempt {
     }
 }
 
-fn check_rate<K: Hash + Eq + Clone>(
-    limiter: Option<&DefaultKeyedRateLimiter<K>>,
-    who: K,
-    what: &str,
-) -> Result<()> {
+fn check_rate<K: Hash + Eq + Clone>(limiter: Option<&DefaultKeyedRateLimiter<K>>, who: K, what: &str) -> Result<()> {
     let Some(limiter) = limiter else { return Ok(()) };
     limiter.check_key(&who).map_err(|not_until| {
         let wait = not_until.wait_time_from(DefaultClock::default().now());

@@ -62,8 +62,8 @@ impl ReadOnlyServer {
             gateway: Gateway::new(&options.config, &options.no_proxy, first.placeholders),
         };
         let app = Arc::new(App::new(options, parts));
-        let router =
-            router::build_router(app, Hosts::new(address, &[], None), Page::new(&[])).layer(middleware::from_fn(refuse_changes));
+        let router = router::build_router(app, Hosts::new(address, &[], None), Page::new(&[]))
+            .layer(middleware::from_fn(refuse_changes));
         let connections = Arc::new(Connections::new(MAX_CONNECTIONS));
         let serving = listener::serve_router(socket, None, router, connections, stopping).map_err(Error::Tls)?;
         Ok(Self { url, admin_token: data_dir.join("admin-token"), serving, _stop: stop })

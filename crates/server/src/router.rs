@@ -2,9 +2,9 @@
 
 use crate::api::{
     agent_routes, approval_routes, blob_routes, cache_routes, command_routes, diff_routes, event_routes, file_routes,
-    gc_routes, health_routes, image_routes, limit_routes, message_routes, network_routes, preview_routes, project_routes,
-    provider_routes, sandbox_routes, secret_routes, session_routes, sign_in_routes, snapshot_routes, ticket_routes, token_routes,
-    user_routes, webhook_routes, worker_routes, worktree_routes,
+    gc_routes, health_routes, image_routes, limit_routes, message_routes, network_routes, preview_routes,
+    project_routes, provider_routes, sandbox_routes, secret_routes, session_routes, sign_in_routes, snapshot_routes,
+    ticket_routes, token_routes, user_routes, webhook_routes, worker_routes, worktree_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};

@@ -97,7 +97,11 @@ async fn a_link_signs_in_once_with_a_strict_cookie(kind: DatabaseKind) {
         server.anon().post("/sign-in-sessions", body).await.expect_problem(422, "invalid");
     }
     let sandbox = server.admin().create_external_sandbox(json!({})).await;
-    server.anon().post("/sign-in-sessions", json!({ "api_key": sandbox.token })).await.expect_problem(401, "unauthorized");
+    server
+        .anon()
+        .post("/sign-in-sessions", json!({ "api_key": sandbox.token }))
+        .await
+        .expect_problem(401, "unauthorized");
     server.stop().await;
 }
 

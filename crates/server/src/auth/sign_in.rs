@@ -1,7 +1,7 @@
 //! Sign-ins of the page: a cookie in place of a token, valid only for requests of the page itself.
 
-use super::token_format::{self, equal_hashes};
 use super::current_principal;
+use super::token_format::{self, equal_hashes};
 use crate::app::sign_ins::idle_since;
 use crate::problem::{Problem, Result};
 use crate::state::App;

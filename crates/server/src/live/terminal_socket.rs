@@ -92,8 +92,12 @@ pub async fn open_terminal(
     let providers = app.providers()?;
     let events = providers.get(opened.kind).attach(&opened.exec, opened.cursor).await.map_err(to_command_problem)?;
     let upgrade = upgrade.max_message_size(MAX_INPUT_BYTES).max_frame_size(MAX_INPUT_BYTES).read_buffer_size(4096);
-    let access =
-        AccessRecheck::new(&app, caller, id, if opened.may_type { ProjectAction::UseSandboxes } else { ProjectAction::View });
+    let access = AccessRecheck::new(
+        &app,
+        caller,
+        id,
+        if opened.may_type { ProjectAction::UseSandboxes } else { ProjectAction::View },
+    );
     Ok(upgrade.on_upgrade(move |socket| async move {
         metrics::gauge!(crate::metrics::READERS).increment(1.0);
         serve_terminal(&app, &opened, access, socket, events).await;

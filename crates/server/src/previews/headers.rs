@@ -205,7 +205,8 @@ mod tests {
 
     #[test]
     fn other_redirects_stay_as_they_are() {
-        for location in ["/next", "http://localhost:30001/", "http://localhost:3000.evil.example/", "https://x.example/"]
+        for location in
+            ["/next", "http://localhost:30001/", "http://localhost:3000.evil.example/", "https://x.example/"]
         {
             assert_eq!(own_location(location, ORIGIN, 3000), None, "{location}");
         }

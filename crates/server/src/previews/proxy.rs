@@ -100,10 +100,11 @@ async fn forward_request(
         tracing::debug!(sandbox = %preview.sandbox(), port, %error, "a preview failed");
         PreviewRefusal::BadResponse { port }
     };
-    let mut response = send_request(connection, request, stream, client_side).await.map_err(|failure| match failure {
-        SendFailure::Http(error) => bad_response(error),
-        SendFailure::Timeout => PreviewRefusal::NoResponse { port },
-    })?;
+    let mut response =
+        send_request(connection, request, stream, client_side).await.map_err(|failure| match failure {
+            SendFailure::Http(error) => bad_response(error),
+            SendFailure::Timeout => PreviewRefusal::NoResponse { port },
+        })?;
     let kept = upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS);
     confine_response(response.headers_mut(), &origin, port, kept.as_ref());
     Ok(response)

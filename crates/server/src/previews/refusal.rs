@@ -78,7 +78,9 @@ impl PreviewRefusal {
     fn text(&self) -> (&'static str, String) {
         let plain = |heading, text: &str| (heading, text.to_owned());
         match self {
-            Self::Unknown => plain("No such preview", "The link was revoked, or it is not complete. Create another one."),
+            Self::Unknown => {
+                plain("No such preview", "The link was revoked, or it is not complete. Create another one.")
+            }
             Self::Expired => plain("The preview has expired", "Create another one on the sandbox's page."),
             Self::SandboxEnded => plain("The preview is stale", "Its sandbox has stopped, so this link leads nowhere."),
             Self::SandboxPaused => plain("The sandbox is paused", "Resume it and load this page again."),

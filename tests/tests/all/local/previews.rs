@@ -56,7 +56,8 @@ Server(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 async fn start_program(server: &LocalServer, id: &str, port: u16) {
     let put = server.admin.request(Method::PUT, &format!("/sandboxes/{id}/files?path=/workspace/server.py"));
     server.admin.send(put.body(SERVER_SCRIPT)).await.expect_status(200);
-    let start = format!("setsid /usr/bin/python3 /workspace/server.py {port} >/dev/null 2>&1 </dev/null & echo $! >/tmp/pid");
+    let start =
+        format!("setsid /usr/bin/python3 /workspace/server.py {port} >/dev/null 2>&1 </dev/null & echo $! >/tmp/pid");
     server.run_shell(id, &start).await.expect_success();
     server
         .wait_for_event(id, |event| event["type"] == "preview.port_opened" && event["data"]["port"] == json!(port))
