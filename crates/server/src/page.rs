@@ -48,19 +48,15 @@ impl Page {
             return None;
         }
         let path = path.trim_start_matches('/');
-        if let Some((file, tag)) = self.files.get(path).filter(|_| path != INDEX) {
-            return Some(file_response(file, tag, headers));
-        }
         let is_root = path.is_empty() || path == INDEX;
-        if !(is_root || is_page_route(path) && accepts_html(headers)) {
-            return None;
-        }
-        let mut response = match self.files.get(INDEX) {
+        let wanted = if is_root || is_page_route(path) && accepts_html(headers) { INDEX } else { path };
+        let mut response = match self.files.get(wanted) {
             Some((file, tag)) => file_response(file, tag, headers),
             None if is_root => ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], NOT_BUILT).into_response(),
             None => return None,
         };
         let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        // Also for scripts: a worker has the policy of its own script.
         set_page_headers(response.headers_mut(), &previews.frame_sources(&host.to_ascii_lowercase()));
         Some(response)
     }
@@ -188,6 +184,7 @@ mod tests {
             assert_eq!(headers.get("content-encoding").map(|value| value.to_str().unwrap()), encoding, "{accepted}");
             assert_eq!(headers["cache-control"], "public, max-age=31536000, immutable");
             assert_eq!(headers["content-type"], "text/javascript; charset=utf-8");
+            assert!(headers["content-security-policy"].to_str().unwrap().contains("connect-src 'self'"));
             assert_eq!(body(response).await, expected);
         }
         let plain = get(&page, "/icon.svg", &[("accept-encoding", "br")]).unwrap();
