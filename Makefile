@@ -1,5 +1,5 @@
 # The two commands of the README are `make run` and `make test`.
-.PHONY: run test test-programs test-tools test-vm check lint bench soak build install worker page clean
+.PHONY: run test test-programs test-tools test-page test-vm check lint bench soak build install worker page clean
 
 CARGO ?= cargo
 
@@ -42,7 +42,7 @@ test: export ATOLL_TEST_LOG = $(abspath $(TARGET))/test-output.log
 test:
 	@scripts/need build git
 	$(CARGO) fmt --all --check
-	@$(MAKE) --no-print-directory -j2 test-tools test-programs SOAK_FEATURE="$(SOAK_FEATURE)"
+	@$(MAKE) --no-print-directory -j3 test-tools test-page test-programs SOAK_FEATURE="$(SOAK_FEATURE)"
 	@rm -f $(ATOLL_TEST_LOG)
 	@$(LINTED) $(CARGO) test --workspace --locked $(SOAK_FEATURE) --no-fail-fast --config "target.'cfg(unix)'.runner='scripts/timed-test'"; \
 	    status=$$?; scripts/test-summary $(ATOLL_TEST_LOG); exit $$status
@@ -62,7 +62,7 @@ test-tools:
 
 # The quick loop: format, lints, unit tests.
 check: export WORKER_PROFILE = test-worker
-check: worker page lint
+check: worker lint test-page
 	$(CARGO) test --workspace --locked --exclude atoll-tests --lib
 
 # Needs neither the worker nor the page, so it can run beside their builds.
@@ -92,6 +92,10 @@ soak: test test-vm
 worker:
 	@scripts/need build
 	@scripts/build-worker
+
+# Types, lints and unit tests of the web page.
+test-page: page
+	@scripts/check-page
 
 # Builds the web page: web/dist. Needs no installed node.
 page:

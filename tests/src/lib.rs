@@ -10,6 +10,7 @@ pub mod forge_double;
 pub mod git_server;
 pub mod local;
 pub mod manual_worker;
+pub mod node;
 pub mod package_registry;
 pub mod postgres;
 pub mod process;

@@ -6,6 +6,7 @@ use atoll_forges::github::{AppCredentials, Credentials, GitHub, GitHubOptions};
 use atoll_forges::{Error, Forge, MergeOutcome, MergeRequest, NewPullRequest, RepositoryName};
 use atoll_tests::forge_double::{BareRepository, Fault, ForgeDouble};
 use atoll_tests::local::report_skipped;
+use atoll_tests::node::{find_in_target, find_node};
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -78,11 +79,6 @@ fn commit_file(dir: &Path, name: &str, text: &str) {
     run_git(dir, &["commit", "--quiet", "-m", name]);
 }
 
-fn target_path(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target").join(name);
-    path.exists().then_some(path)
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn githubs_client_and_description_accept_the_double() {
     let setup = Setup::new().await;
@@ -93,14 +89,12 @@ async fn githubs_client_and_description_accept_the_double() {
 
 /// Runs a script of `tests/forge-double` with GitHub's packages.
 async fn run_script(name: &str, arguments: &[&str]) {
-    let Some(modules) = target_path("forge-tools/node_modules") else {
+    let Some(modules) = find_in_target("forge-tools/node_modules") else {
         assert!(std::env::var_os("CI").is_none(), "run scripts/forge-tools first");
         return report_skipped("GitHub's client and description of its API", "scripts/forge-tools did not run");
     };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("forge-double").join(name);
-    // `scripts/agents` provides node where the machine has none.
-    let node = target_path("agents/bin/node").unwrap_or_else(|| "node".into());
-    let mut command = tokio::process::Command::new(node);
+    let mut command = tokio::process::Command::new(find_node());
     let checked = command.arg(script).args(arguments).env("NODE_MODULES", modules).output().await.unwrap();
     let output = String::from_utf8_lossy(&checked.stdout);
     assert!(checked.status.success(), "{output}{}", String::from_utf8_lossy(&checked.stderr));

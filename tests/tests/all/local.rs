@@ -28,6 +28,7 @@ mod many_sandboxes;
 mod mass_creation;
 mod messages;
 mod network;
+mod page;
 mod pause;
 mod pause_and_usage;
 mod previews;
