@@ -115,7 +115,8 @@ async fn responses_to_a_worker_match_the_openapi_document() {
     let settings = format!("[parameters]\n\"path.id\" = \"{}\"\n\"path.mid\" = \"{message}\"\n", sandbox.id);
     let worker = admin.with_token(&sandbox.token);
     let report = run_schemathesis(&server, &worker, WORKER_ROUTES, "", &settings).await;
-    assert_complete_run(&report, 5, 100);
+    // Messages, heartbeats and leases. The others succeed only by chance, for example if the message is leased just then.
+    assert_complete_run(&report, 3, 100);
     server.anon().get("/readyz").await.expect_status(200);
     server.stop().await;
 }
