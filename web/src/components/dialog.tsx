@@ -1,6 +1,7 @@
 import type { ReactNode } from "react";
 import { Dialog as Base } from "@base-ui/react/dialog";
 import { X } from "lucide-react";
+import { InlineCode } from "@/text/inline-code";
 import { IconButton } from "./button";
 
 interface DialogProps {
@@ -23,7 +24,7 @@ export function Dialog({ isOpen, onClose, title, description, children, width = 
           <header className="flex items-start gap-3 px-5 pt-4 pb-3">
             <div className="min-w-0 flex-1">
               <Base.Title className="text-title font-semibold">{title}</Base.Title>
-              {description !== undefined && <Base.Description className="mt-0.5 text-control text-muted">{description}</Base.Description>}
+              {description !== undefined && <Base.Description className="mt-0.5 text-control text-muted"><InlineCode text={description} /></Base.Description>}
             </div>
             <Base.Close render={<IconButton label="Close" size="small"><X size={16} aria-hidden /></IconButton>} />
           </header>

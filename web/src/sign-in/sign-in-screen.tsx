@@ -4,6 +4,7 @@ import { Button } from "@/components/button";
 import { Field, TextInput } from "@/components/field";
 import { Notice } from "@/components/notice";
 import { Logo } from "@/shell/logo";
+import { InlineCode } from "@/text/inline-code";
 import { signIn } from "./sign-in-state";
 
 interface SignInScreenProps {
@@ -36,15 +37,15 @@ export function SignInScreen({ failure, onSignedIn }: SignInScreenProps) {
           <Logo size={36} />
           <h1 className="text-title font-semibold">Sign in to Atoll</h1>
         </div>
-        {problem !== null && <Notice tone="bad">{describeSignInFailure(problem)}</Notice>}
-        <Field label="API key" hint="Create one with `atoll token new`. The page does not store it.">
+        {problem !== null && <Notice tone="bad"><InlineCode text={describeSignInFailure(problem)} /></Notice>}
+        <Field label="API key" hint={<InlineCode text="Create one with `atoll token new`. The page does not store it." />}>
           {(control) => (
             <TextInput {...control} type="password" autoComplete="current-password" autoFocus value={apiKey} onChange={(event) => { setApiKey(event.target.value); }} />
           )}
         </Field>
         <Button type="submit" tone="primary" isBusy={isBusy} disabled={apiKey.trim() === ""} className="self-start">Sign in</Button>
         <p className="border-t border-line pt-4 text-control text-muted">
-          On the server&apos;s machine, run <code className="rounded bg-sunk px-1 font-mono text-code">atoll open</code>: it opens this page signed in.
+          On the server&apos;s machine, run <InlineCode text="`atoll open`" />: it opens this page signed in.
         </p>
       </form>
     </main>
