@@ -49,7 +49,7 @@ export async function unwrap<T extends AnyOperation, O extends MaybeOptionalInit
   return data as NonNullable<FetchResponse<T, O, M>["data"]>;
 }
 
-/** Sends a request that the generated client does not cover: text, bytes, or a route of a newer server. */
+/** Sends a request that the generated client does not cover: text or bytes. */
 export async function requestRaw(path: string, init: RequestInit = {}): Promise<Response> {
   const headers = new Headers(init.headers);
   headers.set("X-Atoll-Page", "1");
@@ -64,16 +64,6 @@ export async function fetchMetrics(): Promise<string> {
   const response = await fetchOrFail(new Request(new URL("/metrics", globalThis.location.origin), { credentials: "same-origin" }));
   if (!response.ok) throw await problemFromResponse(response);
   return response.text();
-}
-
-export async function requestJson<T>(path: string, method = "GET", body?: unknown): Promise<T> {
-  const init: RequestInit = { method };
-  if (body !== undefined) {
-    init.body = JSON.stringify(body);
-    init.headers = { "Content-Type": "application/json" };
-  }
-  const response = await requestRaw(path, init);
-  return (response.status === 204 ? {} : await response.json()) as T;
 }
 
 export function sandboxPath(id: string, rest = "", query: Record<string, string | undefined> = {}): string {

@@ -25,6 +25,9 @@ export type Limit = Schemas["Limit"];
 export type Secret = Schemas["Secret"];
 export type Token = Schemas["Token"];
 export type User = Schemas["User"];
+export type SignIn = Schemas["SignIn"];
+export type OpenPort = Schemas["PortList"]["items"][number];
+export type Preview = Schemas["Preview"];
 
 /** An event of a type from the catalogue. */
 export type KnownEvent = Schemas["TypedEvent"];

@@ -1,29 +1,16 @@
 import { useQuery, type UseQueryResult } from "@tanstack/react-query";
-import { requestJson, sandboxPath } from "@/api/client";
+import { api, unwrap } from "@/api/client";
 import { queryClient } from "@/api/queries";
-
-export interface OpenPort {
-  port: number;
-  program?: string | null;
-  opened_at: string;
-}
-
-export interface Preview {
-  id: string;
-  port: number;
-  expires_at: string;
-}
+import type { OpenPort, Preview } from "@/api/types";
 
 /** A preview with its link, which only the response that created it has. */
-export interface CreatedPreview extends Preview {
-  url: string;
-}
+export type CreatedPreview = Preview & { url: string };
 
 export function usePorts(id: string, isEnabled: boolean): UseQueryResult<OpenPort[]> {
   return useQuery({
     queryKey: ["ports", id],
     enabled: isEnabled,
-    queryFn: async () => (await requestJson<{ items: OpenPort[] }>(sandboxPath(id, "/ports"))).items,
+    queryFn: async () => (await unwrap(api.GET("/api/v1/sandboxes/{id}/ports", { params: { path: { id } } }))).items,
   });
 }
 
@@ -31,18 +18,20 @@ export function usePreviews(id: string, isEnabled: boolean): UseQueryResult<Prev
   return useQuery({
     queryKey: ["previews", id],
     enabled: isEnabled,
-    queryFn: async () => (await requestJson<{ items: Preview[] }>(sandboxPath(id, "/previews"))).items,
+    queryFn: async () => (await unwrap(api.GET("/api/v1/sandboxes/{id}/previews", { params: { path: { id } } }))).items,
   });
 }
 
 export async function createPreview(id: string, port: number): Promise<CreatedPreview> {
-  const preview = await requestJson<CreatedPreview>(sandboxPath(id, "/previews"), "POST", { port });
+  const preview = await unwrap(api.POST("/api/v1/sandboxes/{id}/previews", { params: { path: { id } }, body: { port } }));
   refreshPreviews(id);
-  return preview;
+  const { url } = preview;
+  if (url == null) throw new Error("the server sent no link");
+  return { ...preview, url };
 }
 
 export async function revokePreview(id: string, previewId: string): Promise<void> {
-  await requestJson(sandboxPath(id, `/previews/${encodeURIComponent(previewId)}`), "DELETE");
+  await unwrap(api.DELETE("/api/v1/sandboxes/{id}/previews/{preview_id}", { params: { path: { id, preview_id: previewId } } }));
   refreshPreviews(id);
 }
 

@@ -7,13 +7,13 @@ import { useAction } from "@/components/use-action";
 import { useNow } from "@/shell/clock";
 import { formatAge, formatDateTime } from "@/text/format";
 import { SafeText } from "@/text/safe-text-view";
-import { listSignInSessions, revokeSignInSession, signOut } from "./sign-in-state";
+import { listSignIns, revokeSignIn, signOut } from "./sign-in-state";
 
 const KEY = ["sign-in-sessions"] as const;
 
 /** The browsers that are signed in as the user. */
 export function SignInSessionList() {
-  const sessions = useQuery({ queryKey: KEY, queryFn: listSignInSessions });
+  const sessions = useQuery({ queryKey: KEY, queryFn: listSignIns });
   const revoking = useAction("Not revoked");
   const leaving = useAction("Not signed out");
   const now = useNow(10);
@@ -29,7 +29,7 @@ export function SignInSessionList() {
               <p className="text-meta text-muted">signed in {formatDateTime(session.created_at)}{session.last_used_at == null ? "" : ` · used ${formatAge(session.last_used_at, now)}`} · expires {formatDateTime(session.expires_at)}</p>
             </div>
             {session.is_current !== true && (
-              <IconButton label="Revoke" size="small" isBusy={revoking.isBusy} onClick={() => void revoking.run(async () => { await revokeSignInSession(session.id); await queryClient.invalidateQueries({ queryKey: KEY }); })}><X size={15} aria-hidden /></IconButton>
+              <IconButton label="Revoke" size="small" isBusy={revoking.isBusy} onClick={() => void revoking.run(async () => { await revokeSignIn(session.id); await queryClient.invalidateQueries({ queryKey: KEY }); })}><X size={15} aria-hidden /></IconButton>
             )}
           </li>
         ))}

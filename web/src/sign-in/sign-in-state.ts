@@ -1,6 +1,7 @@
 import { useSyncExternalStore } from "react";
-import { onUnauthorized, requestJson } from "@/api/client";
+import { api, onUnauthorized, unwrap } from "@/api/client";
 import { queryClient } from "@/api/queries";
+import type { SignIn } from "@/api/types";
 import { feed } from "@/events/feed";
 
 /** The server rejected a request for lack of a valid sign-in session. */
@@ -27,34 +28,23 @@ export function useSignedOut(): boolean {
   );
 }
 
-export interface SignInSession {
-  id: string;
-  created_at: string;
-  last_used_at?: string | null;
-  expires_at: string;
-  user_agent?: string | null;
-  is_current?: boolean;
-}
-
-const PATH = "/api/v1/sign-in-sessions";
-
 /** Exchanges a one-time code or an API key for the sign-in cookie. */
 export async function signIn(credential: { code: string } | { api_key: string }): Promise<void> {
-  await requestJson<SignInSession>(PATH, "POST", credential);
+  await unwrap(api.POST("/api/v1/sign-in-sessions", { body: credential }));
   setSignedOut(false);
   await queryClient.resetQueries();
   feed.retryNow();
 }
 
 export async function signOut(): Promise<void> {
-  await requestJson(`${PATH}/current`, "DELETE");
+  await revokeSignIn("current");
   setSignedOut(true);
 }
 
-export async function listSignInSessions(): Promise<SignInSession[]> {
-  return (await requestJson<{ items: SignInSession[] }>(PATH)).items;
+export async function listSignIns(): Promise<SignIn[]> {
+  return (await unwrap(api.GET("/api/v1/sign-in-sessions"))).items;
 }
 
-export async function revokeSignInSession(id: string): Promise<void> {
-  await requestJson(`${PATH}/${encodeURIComponent(id)}`, "DELETE");
+export async function revokeSignIn(id: string): Promise<void> {
+  await unwrap(api.DELETE("/api/v1/sign-in-sessions/{id}", { params: { path: { id } } }));
 }
