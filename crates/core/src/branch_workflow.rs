@@ -118,7 +118,7 @@ pub enum StepOutcome {
     Refused,
 }
 
-/// What follows.
+/// The next run of the job, which the caller stores with the new progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkflowEffect {
     /// Run the current step after this time.

@@ -1,4 +1,4 @@
-//! What a step did, and failures as outcomes.
+//! The report of a step, and failures as outcomes.
 
 use crate::forge_access::ForgeConnection;
 use crate::problem::{Code, Problem};
@@ -10,7 +10,7 @@ use atoll_forge::remote::{PushRefusal, RemoteError};
 use atoll_forges::Error as ForgeError;
 use std::time::Duration;
 
-/// What a step did, to be stored with its changes of the record.
+/// The outcome and the events of a step, stored with its changes of the record.
 #[derive(Debug)]
 pub struct StepReport {
     pub outcome: StepOutcome,

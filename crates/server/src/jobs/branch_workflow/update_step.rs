@@ -17,7 +17,7 @@ use atoll_forge::{Author, BranchUpdate, HostRepository, MergeConflict, UpdateStr
 use atoll_store::branch_workflows::{BranchWorkflowRow, StoredConflict, WorkflowRecord};
 use std::time::Duration;
 
-/// What an update needs to know about the workflow.
+/// The parts of the workflow that an update uses.
 #[derive(Debug, Clone)]
 struct UpdatePlan {
     branch: String,
