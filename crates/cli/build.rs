@@ -1,10 +1,14 @@
 //! Embeds the worker and the web page into the program, so that users install one file.
 //!
 //! `EMBED_WORKER` is the worker's path. Without that variable, a release build, such as that of `cargo install`, builds the
-//! worker itself; other builds use the worker beside the program. `EMBED_PAGE` is the directory of the built page; without
-//! it, the server says how to build the page.
+//! worker itself; other builds use the worker beside the program. Release builds compress it. `EMBED_PAGE` is the directory
+//! of the built page; without it, the server says how to build the page.
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use sha2::{Digest, Sha256};
 use std::fmt::Write;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
@@ -32,14 +36,26 @@ fn embed_worker(out: &Path) -> Result<()> {
         None if is_release && env::var_os("EMBED_WORKER").is_none() => Some(build_worker(out)?),
         None => None,
     };
-    let embedded = out.join("worker");
-    match worker {
-        Some(path) => {
-            fs::copy(&path, &embedded).map_err(|error| format!("EMBED_WORKER: {}: {error}", path.display()))?;
-        }
-        None => fs::write(&embedded, [])?,
+    let Some(path) = worker else { return write_worker(out, "None", &[]) };
+    let program = fs::read(&path).map_err(|error| format!("EMBED_WORKER: {}: {error}", path.display()))?;
+    let hash: String = Sha256::digest(&program).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let description = format!(
+        "Some(EmbeddedWorker {{ hash: {hash:?}, size: {}, is_compressed: {is_release}, bytes: include_bytes!({:?}) }})",
+        program.len(),
+        out.join("worker"),
+    );
+    if !is_release {
+        return write_worker(out, &description, &program);
     }
-    Ok(())
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(&program)?;
+    write_worker(out, &description, &encoder.finish()?)
+}
+
+/// Writes the embedded bytes, and the expression of type `Option<EmbeddedWorker>` that includes them.
+fn write_worker(out: &Path, description: &str, bytes: &[u8]) -> Result<()> {
+    fs::write(out.join("worker"), bytes)?;
+    Ok(fs::write(out.join("worker.rs"), description)?)
 }
 
 /// Builds the worker in a target directory of its own: the outer cargo has locked its own one.

@@ -23,7 +23,6 @@ enum MessageFrame {
     Message {
         message: MessageLease,
     },
-    Settled {},
     #[serde(other)]
     Other,
 }
@@ -34,10 +33,11 @@ struct MessageLease {
     lease: String,
 }
 
-/// A worker with an open stream, and a client that sends messages to it.
+/// A worker with an open stream and a connection for acknowledgements, and a client that sends messages to it.
 struct WorkerAndSender {
     sandbox: ExternalSandbox,
-    worker: ServerSocket,
+    stream: ServerSocket,
+    worker: HttpClient,
     sender: HttpClient,
 }
 
@@ -45,17 +45,14 @@ impl WorkerAndSender {
     async fn open(server: &BenchServer) -> Result<Self> {
         let sandbox = server.create_sandbox().await?;
         let path = sandbox.api_path(&format!("stream?stream={}&boot=1", sandbox.stream));
-        let worker = ServerSocket::connect(server.address, &path, &sandbox.token).await?;
-        Ok(Self { worker, sender: server.connect_admin().await?, sandbox })
+        let stream = ServerSocket::connect(server.address, &path, &sandbox.token).await?;
+        let (worker, sender) = (server.connect_worker(&sandbox).await?, server.connect_admin().await?);
+        Ok(Self { sandbox, stream, worker, sender })
     }
 
-    async fn next_frame(&mut self) -> Result<MessageFrame> {
-        Ok(serde_json::from_str(&self.worker.next_text().await?)?)
-    }
-
-    async fn receive_message(worker: &mut ServerSocket) -> Result<(MessageLease, Instant)> {
+    async fn receive_message(stream: &mut ServerSocket) -> Result<(MessageLease, Instant)> {
         loop {
-            let text = worker.next_text().await?;
+            let text = stream.next_text().await?;
             let at = Instant::now();
             if let MessageFrame::Message { message } = serde_json::from_str(&text)? {
                 return Ok((message, at));
@@ -68,13 +65,12 @@ impl WorkerAndSender {
         let body = json!({ "content": "Please also run the linter before you go on." }).to_string();
         let began = Instant::now();
         let (sent, received) =
-            tokio::join!(self.sender.post(&path, body.into()), Self::receive_message(&mut self.worker));
+            tokio::join!(self.sender.post(&path, body.into()), Self::receive_message(&mut self.stream));
         sent?;
         let (message, at) = received?;
-        let ack = json!({ "type": "ack", "id": message.id, "stream": self.sandbox.stream, "lease": message.lease,
-            "how": "new_turn" });
-        self.worker.send_text(ack.to_string()).await?;
-        while !matches!(self.next_frame().await?, MessageFrame::Settled {}) {}
+        let path = self.sandbox.api_path(&format!("messages/{}/ack", message.id)).parse()?;
+        let ack = json!({ "stream": self.sandbox.stream, "lease": message.lease, "how": "new_turn" });
+        self.worker.post(&path, ack.to_string().into()).await?;
         Ok(at - began)
     }
 

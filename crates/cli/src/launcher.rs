@@ -4,9 +4,10 @@
 
 use atoll_config::Config;
 use atoll_jail::{Launcher, LauncherOptions};
+use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,8 +18,19 @@ pub const LAUNCHER_ARGUMENT: &str = "launcher";
 /// The argument that makes this program start launchers for a server that has given up root.
 pub const SPAWNER_ARGUMENT: &str = "launcher-spawner";
 
-/// The embedded worker; empty in a plain development build.
-static WORKER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/worker"));
+/// The worker's program, as the build script embeds it.
+struct EmbeddedWorker {
+    /// The first digits of the program's SHA-256.
+    hash: &'static str,
+    /// The program's size in bytes.
+    size: u64,
+    /// True if `bytes` are the program in gzip format.
+    is_compressed: bool,
+    bytes: &'static [u8],
+}
+
+/// `None` in a plain development build.
+static WORKER: Option<EmbeddedWorker> = include!(concat!(env!("OUT_DIR"), "/worker.rs"));
 const WORKER_FILE_NAME: &str = "atoll-worker";
 
 /// Starts the launcher, or says why this machine cannot create sandboxes.
@@ -67,8 +79,8 @@ fn find_worker(config: &Config, data_dir: &Path) -> Result<PathBuf, String> {
     if let Some(path) = &config.local.worker {
         return require_file(path.clone()).map_err(|path| format!("local.worker: there is no {}", path.display()));
     }
-    if !WORKER.is_empty() {
-        return unpack_worker(data_dir)
+    if let Some(worker) = &WORKER {
+        return unpack_worker(worker, data_dir)
             .map_err(|error| format!("cannot put the worker into the data directory: {error}"));
     }
     let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(WORKER_FILE_NAME)));
@@ -92,29 +104,33 @@ fn require_file(path: PathBuf) -> Result<PathBuf, PathBuf> {
 }
 
 /// Writes the embedded worker once per version, atomically: live sandboxes may run an older one.
-fn unpack_worker(data_dir: &Path) -> io::Result<PathBuf> {
-    let file = data_dir.join(format!("worker-{}", hex_prefix(&Sha256::digest(WORKER))));
+fn unpack_worker(worker: &EmbeddedWorker, data_dir: &Path) -> io::Result<PathBuf> {
+    let file = data_dir.join(format!("worker-{}", worker.hash));
     // Another user with write access to the directory could have replaced the file, or put a link there.
     let is_trusted = |found: &fs::Metadata| {
         found.is_file() && found.nlink() == 1 && [0, rustix::process::geteuid().as_raw()].contains(&found.uid())
     };
-    if fs::symlink_metadata(&file).is_ok_and(|found| is_trusted(&found) && found.len() == WORKER.len() as u64) {
+    if fs::symlink_metadata(&file).is_ok_and(|found| is_trusted(&found) && found.len() == worker.size) {
         return Ok(file);
     }
     let beside = file.with_extension(format!("new-{}", std::process::id()));
-    write_program(&beside, WORKER)?;
+    if worker.is_compressed {
+        write_program(&beside, GzDecoder::new(worker.bytes))?;
+    } else {
+        write_program(&beside, worker.bytes)?;
+    }
     fs::rename(&beside, &file)?;
     Ok(file)
 }
 
 /// Writes a program to a new file; removes an existing file of that name and never writes to it.
-fn write_program(path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write_program(path: &Path, mut program: impl io::Read) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
     }
     let mut written = File::options().write(true).create_new(true).mode(0o755).open(path)?;
-    written.write_all(bytes)?;
+    io::copy(&mut program, &mut written)?;
     written.sync_all()
 }
 
@@ -128,7 +144,7 @@ mod tests {
         let (elsewhere, path) = (directory.path().join("elsewhere"), directory.path().join("worker.new-1"));
         fs::write(&elsewhere, "kept").unwrap();
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
-        write_program(&path, b"program").unwrap();
+        write_program(&path, &b"program"[..]).unwrap();
         assert_eq!(fs::read(&elsewhere).unwrap(), b"kept");
         assert!(fs::symlink_metadata(&path).unwrap().is_file());
         assert_eq!(fs::read(&path).unwrap(), b"program");

@@ -1,7 +1,7 @@
 //! Reports the ports on which programs of the sandbox listen.
 //!
 //! One task reads the kernel's table at a bounded rate. A port counts as open once two scans in a row found it, so that
-//! ports that tests open for a moment cause no events.
+//! ports that tests open for a moment cause no events. While no program runs in the sandbox, the task sleeps.
 
 mod listening;
 mod port_changes;
@@ -53,6 +53,13 @@ pub fn watch_ports(tools: PortTools) -> mpsc::Receiver<Vec<EventData>> {
     reports
 }
 
+/// True if processes other than this one and its spawner run, or if the worker cannot tell.
+fn has_programs() -> bool {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return true };
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).nth(2).is_some()
+}
+
 async fn scan_repeatedly(tools: PortTools, sender: mpsc::Sender<Vec<EventData>>) {
     let finder = ProgramFinder(tools);
     let mut changes = PortChanges::default();
@@ -64,6 +71,9 @@ async fn scan_repeatedly(tools: PortTools, sender: mpsc::Sender<Vec<EventData>>)
         pause = SCAN_INTERVAL.max(began.elapsed() * MAX_DUTY);
         let change = changes.apply_scan(&found);
         if change.opened.is_empty() && change.closed.is_empty() {
+            if found.is_empty() && !has_programs() {
+                finder.0.spawner.wait_for_program_start().await;
+            }
             continue;
         }
         let names = finder.find_programs(change.opened.iter().flat_map(|(_, inodes)| inodes.iter().copied())).await;

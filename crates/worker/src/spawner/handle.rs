@@ -12,10 +12,11 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
 /// Time limit of a request. The agent may have paused the spawner, or a scan of all files may precede the request.
@@ -74,6 +75,7 @@ impl SpawnedProcess {
 #[derive(Debug, Clone)]
 pub struct Spawner {
     commands: mpsc::UnboundedSender<Command>,
+    program_starts: Arc<Notify>,
 }
 
 impl Spawner {
@@ -102,7 +104,13 @@ impl Spawner {
         let (end, ended) = oneshot::channel();
         self.send_command(Command::Spawn(Box::new(Spawn { program, streams, started, end })));
         let StartedProgram { id, terminal } = outcome.await.unwrap_or(Err(Error::Lost("is exiting")))?;
+        self.program_starts.notify_one();
         Ok((SpawnedProcess { id, spawner: self.clone(), ended }, terminal))
+    }
+
+    /// Waits for the next start of a program; returns at once after starts since the last call. For one task at a time.
+    pub async fn wait_for_program_start(&self) {
+        self.program_starts.notified().await;
     }
 
     /// Writes and removes files as the agent's user, before any program that is spawned after this call.
@@ -197,7 +205,7 @@ impl SpawnerSupervisor {
         let (sender, commands) = mpsc::unbounded_channel();
         let (children, updates) = (HashMap::new(), HashMap::new());
         let supervisor = Self { launcher, commands, spawner: None, children, updates, last_id: 0 };
-        (supervisor, Spawner { commands: sender })
+        (supervisor, Spawner { commands: sender, program_starts: Arc::default() })
     }
 
     /// Runs until all handles are dropped.
