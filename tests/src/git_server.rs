@@ -37,6 +37,8 @@ struct ServerState {
     /// Requests whose target contains this text have their effect, but get no response.
     held: Option<String>,
     requests: Vec<String>,
+    /// The processes of this machine at each request, with their arguments and variables; `None` if no test reads them.
+    processes: Option<String>,
     /// Contents of large files, by their hash.
     large_files: BTreeMap<String, Vec<u8>>,
 }
@@ -65,6 +67,11 @@ impl GitServer {
         Self { address, root, state }
     }
 
+    /// The directory with all repositories.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
     fn state(&self) -> MutexGuard<'_, ServerState> {
         lock(&self.state)
     }
@@ -83,6 +90,16 @@ impl GitServer {
     /// connections.
     pub fn hold_responses(&self, text: Option<&str>) {
         self.state().held = text.map(str::to_owned);
+    }
+
+    /// Records the processes of this machine at each request from now on.
+    pub fn record_processes(&self) {
+        self.state().processes = Some(String::new());
+    }
+
+    /// Arguments and variables of the recorded processes.
+    pub fn recorded_processes(&self) -> String {
+        self.state().processes.clone().unwrap_or_default()
     }
 
     /// Each request: its method, its path with the query, and the status.
@@ -241,6 +258,11 @@ fn serve_connection(mut stream: TcpStream, root: &Path, state: &Mutex<ServerStat
         let state = lock(state);
         (state.login.clone(), state.answer.clone())
     };
+    if lock(state).processes.is_some() {
+        // The client waits for the response, so its processes are alive.
+        let found = describe_processes();
+        lock(state).processes.get_or_insert_default().push_str(&found);
+    }
     let is_allowed = login.as_ref().is_none_or(|(user, password)| {
         let expected = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
         request.headers.get("authorization") == Some(&format!("Basic {expected}"))
@@ -277,6 +299,22 @@ fn serve_connection(mut stream: TcpStream, root: &Path, state: &Mutex<ServerStat
 
 fn record(state: &Mutex<ServerState>, request: &HttpRequest, status: u16) {
     lock(state).requests.push(format!("{} {} {status}", request.method, request.target));
+}
+
+/// Arguments of all processes, and variables of all but Atoll's server, whose variables have the configuration.
+fn describe_processes() -> String {
+    let mut text = String::new();
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let read = |name: &str| std::fs::read(process.path().join(name)).unwrap_or_default();
+        let mut shown = read("cmdline");
+        let program = shown.split(|byte| *byte == 0).next().unwrap_or_default();
+        if !program.ends_with(b"/atoll") {
+            shown.extend(read("environ"));
+        }
+        text.push_str(&String::from_utf8_lossy(&shown).replace('\0', " "));
+        text.push('\n');
+    }
+    text
 }
 
 fn read_request(reader: &mut impl BufRead) -> std::io::Result<Option<HttpRequest>> {

@@ -178,8 +178,8 @@ fn spawn_server(listen: SocketAddr, data_dir: &Path, options: &ServeOptions, log
     for provider in ["LOCAL", "FAKE"] {
         command.env(format!("ATOLL_SANDBOX_CREATE_TIMEOUT_{provider}"), CREATE_TIMEOUT);
     }
-    command.envs(options.environment.iter().cloned());
-    command.args(&options.arguments).env("ATOLL_LOG_LEVEL", "warn").stdout(Stdio::piped()).stderr(log.stdio());
+    command.env("ATOLL_LOG_LEVEL", "warn").envs(options.environment.iter().cloned());
+    command.args(&options.arguments).stdout(Stdio::piped()).stderr(log.stdio());
     spawn_process(command)
 }
 

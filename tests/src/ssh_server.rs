@@ -16,6 +16,17 @@ shift
 exec "$@"
 "#;
 
+/// Serves the repositories below a directory, as a forge does: `git-upload-pack '/octo/hello.git'`.
+const SERVE_BELOW: &str = r#"
+program=${SSH_ORIGINAL_COMMAND%% *}
+path=${SSH_ORIGINAL_COMMAND#*\'}
+case $program in
+git-upload-pack | git-receive-pack) exec "$program" "$1${path%\'}" ;;
+git-lfs-authenticate) exec cat "$1/large-file-access" ;;
+esac
+exit 1
+"#;
+
 /// A server that ends with this value.
 pub struct SshServer {
     directory: tempfile::TempDir,
@@ -27,6 +38,17 @@ pub struct SshServer {
 impl SshServer {
     /// Starts sshd; `None` if the machine has none (`scripts/sshd` unpacks it).
     pub fn start() -> Option<Self> {
+        Self::start_with_command(r#"sh -c \"$SSH_ORIGINAL_COMMAND\""#)
+    }
+
+    /// Like `start`, with the repositories below a directory.
+    pub fn start_below(root: &Path) -> Option<Self> {
+        let script = root.join("serve-below");
+        std::fs::write(&script, SERVE_BELOW).unwrap();
+        Self::start_with_command(&format!("sh {} {}", script.display(), root.display()))
+    }
+
+    fn start_with_command(command: &str) -> Option<Self> {
         let program = find_program()?;
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_owned();
@@ -46,8 +68,7 @@ impl SshServer {
         );
         std::fs::write(path.join("config"), settings).unwrap();
         let key = std::fs::read_to_string(path.join("key.pub")).unwrap();
-        let command = r#"restrict,command="sh -c \"$SSH_ORIGINAL_COMMAND\"""#;
-        std::fs::write(path.join("authorized"), format!("{command} {key}")).unwrap();
+        std::fs::write(path.join("authorized"), format!("restrict,command=\"{command}\" {key}")).unwrap();
         let passwd = "root:*:0:0:root:/:/bin/sh\nsshd:*:101:65534::/run/sshd:/usr/sbin/nologin\n";
         std::fs::write(path.join("passwd"), passwd).unwrap();
         let host = std::fs::read_to_string(path.join("host.pub")).unwrap();

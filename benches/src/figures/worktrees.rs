@@ -1,5 +1,5 @@
-//! Sync-in of `atoll code`: one changed file in a large worktree, and a whole worktree. Floors: `git status`, and `tar` into
-//! another `tar` through a pipe.
+//! Sync-in of `atoll code`: one changed file in a large worktree, and a whole worktree. Floors: `git status`, `tar` into
+//! another `tar` through a pipe, and `rsync` into a local directory.
 
 use super::generated_repository::{RepositorySize, create_repository, file_path, run_git};
 use crate::bench::{Bench, ScratchServer, print_progress};
@@ -51,6 +51,16 @@ fn time_tar(from: &Path, to: &Path) -> Result<f64> {
     Ok(took)
 }
 
+/// Copies what differs, as a tool without git does.
+fn time_rsync(from: &Path, to: &Path) -> Result<f64> {
+    let mut command = Command::new("rsync");
+    command.args(["--archive", "--delete", "--exclude", "/.git", "--"]);
+    command.arg(from.join("")).arg(to.join(""));
+    let began = Instant::now();
+    ensure!(command.status().context("`scripts/need rsync` installs rsync")?.success(), "rsync failed");
+    Ok(began.elapsed().as_secs_f64())
+}
+
 pub async fn measure_worktrees(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(vec![measure_one_file(bench)?, measure_whole(bench).await?])
 }
@@ -62,30 +72,33 @@ fn measure_one_file(bench: &Bench) -> Result<Figure> {
     let change = |round: usize, what: &str| {
         std::fs::write(worktree.join(file_path(round * 37)), format!("changed for {what} {round}\n"))
     };
-    // Both directions know all files afterwards.
+    let copy = scratch.dir.path().join("copy");
+    // All of them know all files afterwards.
+    time_rsync(&worktree, &copy)?;
     for round in 0..2 {
         change(round, "the first calls")?;
         time_sync_in(bench, &scratch, &worktree)?;
         run_git(&worktree, &["status", "--porcelain"])?;
     }
-    let (mut syncs, mut floors) = (Vec::new(), Vec::new());
+    let (mut syncs, mut floors, mut copies) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..bench.plan.rounds * 3 {
         change(round, "git status")?;
         floors.push(run_git(&worktree, &["status", "--porcelain"])?.as_secs_f64() * 1000.0);
         change(round, "the sync")?;
         syncs.push(time_sync_in(bench, &scratch, &worktree)?.0 * 1000.0);
+        copies.push(time_rsync(&worktree, &copy)? * 1000.0);
         if let (Some(sync), Some(floor)) = (syncs.last(), floors.last()) {
             print_progress(&format!("  sync-in of one file {sync:.0} ms, git status {floor:.0} ms"));
         }
     }
-    let [sync, floor] = [&syncs, &floors].map(|all| median_of(all.iter().copied()));
+    let [sync, floor, rsync] = [&syncs, &floors, &copies].map(|all| median_of(all.iter().copied()));
     Ok(Figure {
         name: format!("sync-in of one file of {}", bench.plan.repository.files),
         measured: format!("{sync:.0} ms ({:.2} × status)", sync / floor),
-        floor: format!("git status {floor:.0} ms"),
+        floor: format!("git status {floor:.0} ms, rsync {rsync:.0} ms"),
         bar: format!("< {BAR_ONE_FILE} × status"),
         verdict: FigureVerdict::from_met(sync < BAR_ONE_FILE * floor),
-        numbers: json!({ "sync_ms": syncs, "status_ms": floors }),
+        numbers: json!({ "sync_ms": syncs, "status_ms": floors, "rsync_ms": copies }),
     })
 }
 
@@ -95,10 +108,13 @@ async fn measure_whole(bench: &Bench) -> Result<Figure> {
     let size = RepositorySize { files: bench.plan.worktree_files, file_bytes: 50_000, commits: 1 };
     create_repository(&worktree, size)?;
     let bytes = (size.files * size.file_bytes) as f64;
-    let (mut rates, mut floors) = (Vec::new(), Vec::new());
+    let (mut rates, mut floors, mut copies) = (Vec::new(), Vec::new(), Vec::new());
     // The first round warms the caches.
     for round in 0..=bench.plan.rounds {
         let floor = bytes / time_tar(&worktree, &scratch.dir.path().join(format!("tar-{round}")))? / 1e6;
+        let copy = scratch.dir.path().join(format!("rsync-{round}"));
+        let rsync = bytes / time_rsync(&worktree, &copy)? / 1e6;
+        std::fs::remove_dir_all(&copy)?;
         let (took, sandbox) = time_sync_in(bench, &scratch, &worktree)?;
         let rate = bytes / took / 1e6;
         super::local_sandboxes::LocalSandboxes::new(&scratch.server).delete_sandbox(&sandbox).await?;
@@ -108,15 +124,17 @@ async fn measure_whole(bench: &Bench) -> Result<Figure> {
         if round > 0 {
             rates.push(rate);
             floors.push(floor);
+            copies.push(rsync);
         }
     }
-    let [rate, floor] = [&rates, &floors].map(|all| median_of(all.iter().copied()));
+    let [rate, floor, rsync] = [&rates, &floors, &copies].map(|all| median_of(all.iter().copied()));
     Ok(Figure {
         name: format!("full sync-in of {:.0} MB", bytes / 1e6),
         measured: format!("{rate:.0} MB/s ({:.2} × tar)", rate / floor),
-        floor: format!("tar through a pipe {floor:.0} MB/s"),
+        floor: format!("tar through a pipe {floor:.0} MB/s, rsync {rsync:.0} MB/s"),
         bar: format!("≥ {BAR_WHOLE} × tar"),
         verdict: FigureVerdict::from_met(rate >= BAR_WHOLE * floor),
-        numbers: json!({ "megabytes_per_second": rates, "tar_megabytes_per_second": floors }),
+        numbers: json!({ "megabytes_per_second": rates, "tar_megabytes_per_second": floors,
+            "rsync_megabytes_per_second": copies }),
     })
 }

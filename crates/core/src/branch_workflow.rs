@@ -85,9 +85,12 @@ pub struct WorkflowProgress {
     pub goal: WorkflowGoal,
     pub step: WorkflowStep,
     pub state: WorkflowState,
-    /// Failed or undecided attempts of the step in a row.
+    /// Failed attempts of the step in a row.
     #[serde(default)]
     pub attempts: u32,
+    /// Undecided attempts of the step.
+    #[serde(default)]
+    pub polls: u32,
     #[serde(default)]
     pub updates: u32,
     #[serde(default)]
@@ -134,6 +137,7 @@ impl WorkflowProgress {
             step: WorkflowStep::Export,
             state: WorkflowState::Running,
             attempts: 0,
+            polls: 0,
             updates: 0,
             conflicts: 0,
             waiting_since: None,
@@ -194,7 +198,7 @@ pub fn next(from: &WorkflowProgress, outcome: StepOutcome, now: Timestamp) -> (W
     let mut to = WorkflowProgress { state: WorkflowState::Running, ..from.clone() };
     match outcome {
         StepOutcome::Finished => {
-            (to.attempts, to.waiting_since) = (0, None);
+            (to.attempts, to.polls, to.waiting_since) = (0, 0, None);
             if from.step == WorkflowStep::Update {
                 to.needs_base = false;
             }
@@ -211,7 +215,7 @@ pub fn next(from: &WorkflowProgress, outcome: StepOutcome, now: Timestamp) -> (W
         }
         StepOutcome::Outdated => {
             to.updates = from.updates.saturating_add(1);
-            (to.attempts, to.waiting_since) = (0, None);
+            (to.attempts, to.polls, to.waiting_since) = (0, 0, None);
             if to.updates > MAX_UPDATES || from.is_merged() {
                 return to.fail();
             }
@@ -229,16 +233,21 @@ pub fn next(from: &WorkflowProgress, outcome: StepOutcome, now: Timestamp) -> (W
         }
         StepOutcome::Undecided => {
             let since = from.waiting_since.unwrap_or(now);
-            (to.waiting_since, to.attempts) = (Some(since), from.attempts.saturating_add(1));
+            (to.waiting_since, to.polls, to.attempts) = (Some(since), from.polls.saturating_add(1), 0);
             if now >= since + MERGE_TIMEOUT {
                 return to.fail();
             }
             to.state = WorkflowState::Waiting;
-            (to.clone(), WorkflowEffect::RunStep(back_off(to.attempts, MAX_POLL_INTERVAL)))
+            (to.clone(), WorkflowEffect::RunStep(back_off(to.polls, MAX_POLL_INTERVAL)))
         }
         StepOutcome::Retry { after } => {
             to.attempts = from.attempts.saturating_add(1);
-            if to.attempts > MAX_ATTEMPTS {
+            // A step that has waited is bounded by its time, so that an outage does not end a wait of days.
+            let is_exhausted = match from.waiting_since {
+                Some(since) => now >= since + MERGE_TIMEOUT,
+                None => to.attempts > MAX_ATTEMPTS,
+            };
+            if is_exhausted {
                 return to.fail();
             }
             let delay = back_off(to.attempts, MAX_RETRY_DELAY).max(after.unwrap_or_default());

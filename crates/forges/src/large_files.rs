@@ -24,6 +24,8 @@ pub struct LargeFileServer {
     http: reqwest::Client,
     url: Url,
     login: Option<(String, SecretString)>,
+    /// Headers of requests to the storage.
+    headers: HeaderMap,
 }
 
 /// Where a file can be downloaded.
@@ -66,12 +68,26 @@ struct ErrorPayload {
 impl LargeFileServer {
     /// The storage of the repository at this URL, for a user name and a token.
     pub fn new(repository_url: &str, login: Option<(String, SecretString)>) -> Result<Self> {
-        drop(rustls::crypto::ring::default_provider().install_default());
-        let invalid = |detail: String| Error::Configuration { detail };
         let plain = repository_url.trim_end_matches('/');
         let end = if plain.ends_with(".git") { "" } else { ".git" };
-        let url: Url =
-            format!("{plain}{end}/info/lfs").parse().map_err(|error| invalid(format!("the URL: {error}")))?;
+        Self::connect(&format!("{plain}{end}/info/lfs"), login, HeaderMap::new())
+    }
+
+    /// The storage at this URL, which the repository's server named together with the headers for it.
+    pub fn with_headers(url: &str, headers: &BTreeMap<String, SecretString>) -> Result<Self> {
+        let mut checked = HeaderMap::new();
+        for (name, value) in headers {
+            let (name, mut value) = parse_header(name, value.expose_secret())?;
+            value.set_sensitive(true);
+            checked.insert(name, value);
+        }
+        Self::connect(url.trim_end_matches('/'), None, checked)
+    }
+
+    fn connect(url: &str, login: Option<(String, SecretString)>, headers: HeaderMap) -> Result<Self> {
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let invalid = |detail: String| Error::Configuration { detail };
+        let url: Url = url.parse().map_err(|error| invalid(format!("the URL: {error}")))?;
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("atoll/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
@@ -81,7 +97,7 @@ impl LargeFileServer {
             builder = builder.no_proxy();
         }
         let http = builder.build().map_err(|error| invalid(error.to_string()))?;
-        Ok(Self { http, url, login })
+        Ok(Self { http, url, login, headers })
     }
 
     /// Asks where at most [`MAX_BATCH`] files can be downloaded, by their hashes and sizes.
@@ -90,7 +106,7 @@ impl LargeFileServer {
         let body =
             json!({ "operation": "download", "transfers": ["basic"], "objects": objects, "hash_algo": "sha256" });
         let mut request = self.http.post(format!("{}/objects/batch", self.url)).json(&body);
-        request = request.header(ACCEPT, MEDIA_TYPE).header(CONTENT_TYPE, MEDIA_TYPE);
+        request = request.header(ACCEPT, MEDIA_TYPE).header(CONTENT_TYPE, MEDIA_TYPE).headers(self.headers.clone());
         if let Some((user, token)) = &self.login {
             request = request.basic_auth(user, Some(token.expose_secret()));
         }
@@ -121,19 +137,22 @@ impl LargeFileServer {
         }
         let mut headers = HeaderMap::new();
         for (name, value) in &action.header {
-            let header = (HeaderName::try_from(name), HeaderValue::try_from(value));
-            let (Ok(name), Ok(value)) = header else { return Err(unexpected("a header of a large file is malformed")) };
+            let (name, value) = parse_header(name, value)?;
             headers.insert(name, value);
         }
         Ok(Download { oid, url, headers })
     }
 
     pub async fn open(&self, download: &Download) -> Result<ContentStream> {
-        let mut request = self.http.get(download.url.clone()).headers(download.headers.clone());
+        let mut request = self.http.get(download.url.clone());
         let is_own = download.url.origin() == self.url.origin() && !download.headers.contains_key(AUTHORIZATION);
         if let Some((user, token)) = self.login.as_ref().filter(|_| is_own) {
             request = request.basic_auth(user, Some(token.expose_secret()));
         }
+        if is_own {
+            request = request.headers(self.headers.clone());
+        }
+        let request = request.headers(download.headers.clone());
         check_status(request.send().await.map_err(unavailable)?, "large file").map(ContentStream)
     }
 }
@@ -142,6 +161,13 @@ impl ContentStream {
     /// The next bytes; `None` at the end.
     pub async fn next_chunk(&mut self) -> Result<Option<impl AsRef<[u8]> + use<>>> {
         self.0.chunk().await.map_err(unavailable)
+    }
+}
+
+fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue)> {
+    match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+        (Ok(name), Ok(value)) => Ok((name, value)),
+        _ => Err(unexpected("a header for large files is malformed")),
     }
 }
 

@@ -156,6 +156,11 @@ impl ForgeDouble {
         self.lock().without_app.insert(full_name.to_owned());
     }
 
+    /// Ends all tokens of the App, as a new installation does.
+    pub fn reinstall_app(&self) {
+        self.lock().installation_tokens.clear();
+    }
+
     /// Issues user tokens with this lifetime from now on.
     pub fn set_token_lifetime(&self, seconds: u64) {
         self.lock().device_flow.set_lifetime(seconds);

@@ -255,6 +255,10 @@ async fn an_app_requests_one_token_per_repository() {
     }
     assert_eq!(setup.forge.count_requests("POST", "/access_tokens"), 1);
     assert_eq!(github.repository_token(&setup.name).await.unwrap().expose_secret(), "installation-token-1");
+    // A new installation of the App ends its tokens.
+    setup.forge.reinstall_app();
+    assert_eq!(github.default_branch(&setup.name).await.unwrap(), "main");
+    assert_eq!(setup.forge.count_requests("POST", "/access_tokens"), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

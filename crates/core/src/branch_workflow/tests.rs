@@ -86,6 +86,27 @@ fn a_merge_waits_until_its_time_is_over() {
 }
 
 #[test]
+fn a_long_wait_survives_failures_of_the_forge() {
+    let mut progress = at(WorkflowStep::Merge, WorkflowGoal::Merge);
+    for _ in 0..100 {
+        progress = next(&progress, StepOutcome::Undecided, NOW).0;
+    }
+    // The polls are no failures: the first failure is reported, and backs off from the start.
+    let (failed_once, effect) = next(&progress, RETRY, NOW);
+    assert_eq!((failed_once.state, failed_once.attempts), (WorkflowState::Running, 1));
+    assert_eq!(effect, WorkflowEffect::RunStep(Duration::from_secs(1)));
+    let (waiting, effect) = next(&failed_once, StepOutcome::Undecided, NOW);
+    assert_eq!((waiting.attempts, waiting.waiting_since), (0, Some(NOW)));
+    assert_eq!(effect, WorkflowEffect::RunStep(MAX_POLL_INTERVAL), "the polls go on at their own interval");
+    // An outage of hours does not end a wait of days.
+    for _ in 0..=MAX_ATTEMPTS {
+        progress = next(&progress, RETRY, NOW).0;
+    }
+    assert_eq!(progress.state, WorkflowState::Running);
+    assert_eq!(next(&progress, RETRY, NOW + MERGE_TIMEOUT).0.state, WorkflowState::Failed);
+}
+
+#[test]
 fn the_agent_gets_a_bounded_number_of_conflicts() {
     let mut progress = at(WorkflowStep::Update, WorkflowGoal::PullRequest);
     for _ in 0..MAX_CONFLICTS {

@@ -55,19 +55,28 @@ impl RemoteCredential {
         Ok(Some(file))
     }
 
-    /// The ssh command. Host keys must be known, no configuration file applies, and only the given key is offered.
+    /// The ssh command for git, which passes it to a shell.
     pub(super) fn ssh_command(&self) -> io::Result<String> {
-        let mut options: Vec<String> = SSH_OPTIONS.iter().map(|option| format!("-o {option}")).collect();
+        let quoted: Vec<String> = self.ssh_arguments()?.iter().map(|argument| format!("'{argument}'")).collect();
+        Ok(format!("ssh {}", quoted.join(" ")))
+    }
+
+    /// The options of ssh, without single quotes. Host keys must be known, no configuration file applies, and only the given
+    /// key is offered.
+    pub(super) fn ssh_arguments(&self) -> io::Result<Vec<String>> {
+        let mut arguments = vec!["-F".to_owned(), "none".to_owned()];
+        let mut set = |option: String| arguments.extend(["-o".to_owned(), option]);
+        SSH_OPTIONS.iter().for_each(|option| set((*option).to_owned()));
         match self {
             Self::SshKey { key, known_hosts } => {
-                options.push(format!("-i {}", quote_path(key)?));
                 if let Some(file) = known_hosts {
-                    options.push(format!("-o {}", quote_text(&format!("UserKnownHostsFile={}", checked(file)?))));
+                    set(format!("UserKnownHostsFile={}", checked(file)?));
                 }
+                arguments.extend(["-i".to_owned(), checked(key)?.to_owned()]);
             }
-            Self::None | Self::Token { .. } => options.push("-o IdentityFile=none".to_owned()),
+            Self::None | Self::Token { .. } => set("IdentityFile=none".to_owned()),
         }
-        Ok(format!("ssh -F none {}", options.join(" ")))
+        Ok(arguments)
     }
 
     /// Replaces the token in text that came from the remote.
@@ -116,15 +125,6 @@ fn checked(path: &Path) -> io::Result<&str> {
     is_plain.then_some(text).ok_or_else(invalid)
 }
 
-fn quote_path(path: &Path) -> io::Result<String> {
-    checked(path).map(quote_text)
-}
-
-/// Quotes a text without single quotes for the shell.
-fn quote_text(text: &str) -> String {
-    format!("'{text}'")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,7 +150,7 @@ mod tests {
     fn the_ssh_command_has_no_unusual_text() {
         let ssh = |key: &str| RemoteCredential::SshKey { key: key.into(), known_hosts: None }.ssh_command();
         let command = ssh("/etc/atoll/key").unwrap();
-        assert!(command.contains("-i '/etc/atoll/key'") && command.contains("StrictHostKeyChecking=yes"));
+        assert!(command.ends_with("'-i' '/etc/atoll/key'") && command.contains("StrictHostKeyChecking=yes"));
         for refused in ["key", "/a b", "/a'b", "/%h", "/a\nb"] {
             assert!(ssh(refused).is_err(), "{refused}");
         }

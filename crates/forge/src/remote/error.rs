@@ -60,6 +60,10 @@ pub enum RemoteFailure {
     Policy {
         detail: String,
     },
+    /// The ssh server offers no large files.
+    LargeFilesUnsupported {
+        detail: String,
+    },
     /// No branch: the repository is empty, or the address is a page for people.
     Empty,
     Other {
@@ -123,6 +127,10 @@ impl fmt::Display for RemoteFailure {
             Self::Policy { detail } => {
                 write!(f, "git does not allow this repository ({detail}); use https, or the path of your own repository")
             }
+            Self::LargeFilesUnsupported { detail } => write!(
+                f,
+                "the server gives no access to large files (LFS) over ssh ({detail}); use the repository's https URL"
+            ),
             Self::Empty => f.write_str(
                 "the repository has no branch: it is empty, or the address is a web page (such as a login); \
                  push a first commit, or check the URL",
@@ -170,6 +178,7 @@ impl RemoteFailure {
             Self::Tls { .. } => "remote_tls",
             Self::DiskFull => "server_disk_full",
             Self::Policy { .. } => "remote_policy",
+            Self::LargeFilesUnsupported { .. } => "large_files_unsupported",
             Self::Empty => "remote_empty",
             Self::Other { .. } => "git_failed",
         }
@@ -190,6 +199,7 @@ impl RemoteFailure {
             | Self::Tls { .. }
             | Self::DiskFull
             | Self::Policy { .. }
+            | Self::LargeFilesUnsupported { .. }
             | Self::Empty
             | Self::Other { .. } => false,
         }

@@ -173,6 +173,23 @@ impl RemoteUrl {
         &self.path
     }
 
+    /// The arguments of ssh that name the server. They are no options.
+    pub(super) fn ssh_destination(&self) -> Vec<String> {
+        let port = self.port.map(|port| ["-p".to_owned(), port.to_string()]);
+        let user = self.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        port.into_iter().flatten().chain(["--".to_owned(), format!("{user}{host}")]).collect()
+    }
+
+    /// The path as programs on an ssh server get it; `None` for another protocol.
+    pub(super) fn ssh_path(&self) -> Option<&str> {
+        let (_, rest) = match self.text.split_once("://") {
+            Some((_, rest)) => rest.split_once('/')?,
+            None => self.text.split_once(':')?,
+        };
+        (self.protocol == Protocol::Ssh).then_some(rest)
+    }
+
     /// True for a repository on this machine, which only its administrator may name.
     pub fn is_local(&self) -> bool {
         match self.protocol {
@@ -222,7 +239,7 @@ impl fmt::Display for RemoteUrl {
     }
 }
 
-fn is_loopback(host: Host<&str>) -> bool {
+pub(super) fn is_loopback(host: Host<&str>) -> bool {
     match host {
         Host::Domain(name) => name.eq_ignore_ascii_case("localhost"),
         Host::Ipv4(address) => address.is_loopback(),
@@ -288,6 +305,19 @@ mod tests {
         for local in ["http://127.0.0.1:1/x", "http://localhost/x", "http://[::1]:80/x", "ssh://a@127.0.0.1:2/x"] {
             assert!(RemoteUrl::parse(local).unwrap().is_local(), "{local}");
         }
+    }
+
+    #[test]
+    fn names_the_server_and_the_path_for_ssh() {
+        let parts = |text: &str| {
+            let url = RemoteUrl::parse(text).unwrap();
+            (url.ssh_destination().join(" "), url.ssh_path().map(str::to_owned))
+        };
+        let expected = |destination: &str, path: &str| (destination.to_owned(), Some(path.to_owned()));
+        assert_eq!(parts("git@h.example:a/b.git"), expected("-- git@h.example", "a/b.git"));
+        assert_eq!(parts("ssh://git@h.example:2222/a/b.git"), expected("-p 2222 -- git@h.example", "a/b.git"));
+        assert_eq!(parts("ssh://[::1]/a"), expected("-- ::1", "a"));
+        assert_eq!(parts("https://h.example/a").1, None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::plumbing::sync::{RunGit, SectionWriter, SyncHeader, split_records};
 use atoll_trees::pack_paths;
 use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::MetadataExt;
@@ -38,12 +39,13 @@ impl Worktree {
         let (files, rest) = std::thread::scope(|scope| {
             let rest = scope.spawn(|| {
                 let known = base.map(|base| self.tree_of(base).ok());
-                Ok::<_, Error>((known.flatten(), self.repository.head().ok(), self.write_staged_tree()?))
+                let refs = self.read_private_refs()?;
+                Ok::<_, Error>((known.flatten(), self.repository.head().ok(), self.write_staged_tree()?, refs))
             });
             (self.take_snapshot(), rest.join())
         });
         let panicked = |_| Error::Git { what: PACKING, detail: "a thread panicked".to_owned() };
-        let (files, (base_tree, head, staged)) = (files?, rest.map_err(panicked)??);
+        let (files, (base_tree, head, staged, refs)) = (files?, rest.map_err(panicked)??);
         // Without its objects, the base is of no use: the user may have removed them.
         let base = base.filter(|_| base_tree.is_some());
         let commit = match base.filter(|_| base_tree.as_ref() == Some(&files.tree)) {
@@ -67,7 +69,7 @@ impl Worktree {
             index_times: [0; 2],
         };
         let changes = match base {
-            Some(base) => Some(self.pack_changes(&header, base)?),
+            Some(base) => Some(self.pack_changes(&header, base, &refs)?),
             None => None,
         };
         if changes.is_none() {
@@ -131,13 +133,13 @@ impl Worktree {
         String::from_utf8_lossy(&[&self.settings.excludes, b"\n".as_slice(), &own].concat()).into_owned()
     }
 
-    fn pack_changes(&self, header: &SyncHeader, base: &str) -> Result<File, Error> {
+    /// `known` are the objects that the sandbox has, by their refs.
+    fn pack_changes(&self, header: &SyncHeader, base: &str, known: &BTreeMap<String, String>) -> Result<File, Error> {
         let failed = |source| Error::Io { what: PACKING, source };
         let mut revisions = format!("^{base}\n");
         if header.commit != base {
             revisions.push_str(&format!("{}\n", header.commit));
         }
-        let known = self.read_private_refs()?;
         for (name, id) in [(SYNCED_HEAD_REF, &header.head), (SYNCED_STAGED_REF, &header.staged)] {
             let known = known.get(name);
             if let Some(id) = id.as_ref().filter(|id| Some(*id) != known) {

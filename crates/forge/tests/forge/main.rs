@@ -18,4 +18,5 @@ mod setup_files;
 mod small_disk;
 mod source_bundle;
 #[path = "../../../../tests/src/ssh_server.rs"]
+#[allow(dead_code, reason = "the end-to-end tests use more of it")]
 mod ssh_server;

@@ -106,6 +106,15 @@ impl AppTokens {
         Ok(token)
     }
 
+    /// Requests another token at the next use, unless there is another one already.
+    pub fn forget(&self, repository: &RepositoryName, token: &SecretString) {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = repository.to_string();
+        if cached.get(&name).is_some_and(|known| known.token.expose_secret() == token.expose_secret()) {
+            cached.remove(&name);
+        }
+    }
+
     fn find(&self, repository: &RepositoryName) -> Option<SecretString> {
         let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         let found = cached.get(&repository.to_string())?;

@@ -130,7 +130,21 @@ impl GitHub {
     ) -> Result<Reply> {
         let token = self.repository_token(repository).await?;
         let url = format!("/repos/{}/{}{path}", repository.owner, repository.name);
-        self.send_as(&token, method, &url, body, repeat).await
+        let sent = self.send_as(&token, method.clone(), &url, body, repeat).await;
+        let Credentials::App(_) = &self.credentials else { return sent };
+        // A token ends with the installation, and keeps the permissions that the App had when it was issued.
+        match sent {
+            Err(Error::Unauthorized { .. }) => {
+                self.app_tokens.forget(repository, &token);
+                let token = self.repository_token(repository).await?;
+                self.send_as(&token, method, &url, body, repeat).await
+            }
+            Err(error @ Error::Forbidden { .. }) => {
+                self.app_tokens.forget(repository, &token);
+                Err(error)
+            }
+            other => other,
+        }
     }
 
     pub(super) async fn send_as(

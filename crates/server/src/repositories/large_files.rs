@@ -6,7 +6,7 @@ use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_forge::HostRepository;
 use atoll_forge::plumbing::large_files::{LargeFile, LargeFileStore};
-use atoll_forge::remote::{Protocol, RemoteCredential};
+use atoll_forge::remote::{Protocol, RemoteCredential, request_large_file_access};
 use atoll_forges::large_files::{LargeFileServer, MAX_BATCH};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -89,11 +89,7 @@ async fn download_files(
             })
             .await
         }
-        Protocol::Ssh => Err(failure(
-            "large_files_unsupported",
-            &format!("{url}: large files can only be fetched over https; use the repository's https URL"),
-        )),
-        Protocol::Https | Protocol::Http => {
+        Protocol::Ssh | Protocol::Https | Protocol::Http => {
             let download = download_from_server(remote, store, &missing);
             let limit = app.config.git.clone_timeout;
             let too_slow = || {
@@ -110,15 +106,24 @@ async fn download_files(
     }
 }
 
+/// The storage of a repository's large files. An ssh server names its address and the access to it.
+async fn connect_storage(remote: &RemoteSource) -> Result<atoll_forges::Result<LargeFileServer>> {
+    let (url, credential) = (remote.mirror.url().clone(), remote.credential.clone());
+    match credential {
+        RemoteCredential::Token { username, token } => Ok(LargeFileServer::new(url.as_str(), Some((username, token)))),
+        _ if url.protocol() == Protocol::Ssh => {
+            let access = run_blocking(move || request_large_file_access(&url, &credential)).await?;
+            Ok(LargeFileServer::with_headers(&access.url, &access.headers))
+        }
+        RemoteCredential::None | RemoteCredential::SshKey { .. } => Ok(LargeFileServer::new(url.as_str(), None)),
+    }
+}
+
 async fn download_from_server(remote: &RemoteSource, store: &LargeFileStore, missing: &[LargeFile]) -> Result<()> {
     let url = remote.mirror.url();
-    let login = match &remote.credential {
-        RemoteCredential::Token { username, token } => Some((username.clone(), token.clone())),
-        RemoteCredential::None | RemoteCredential::SshKey { .. } => None,
-    };
-    let has_login = login.is_some();
+    let has_login = !matches!(remote.credential, RemoteCredential::None);
     let failed = |error: atoll_forges::Error| server_failure(&url.to_string(), &error, has_login);
-    let server = LargeFileServer::new(url.as_str(), login).map_err(failed)?;
+    let server = connect_storage(remote).await?.map_err(failed)?;
     for batch in missing.chunks(MAX_BATCH) {
         let sizes: BTreeMap<String, u64> = batch.iter().map(|file| (file.oid.clone(), file.size)).collect();
         for download in server.find_downloads(&sizes).await.map_err(failed)? {

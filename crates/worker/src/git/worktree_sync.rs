@@ -83,6 +83,16 @@ impl WorkspaceGit for SyncGit {
         add_input(self.git.command(what).args(arguments), input)?.run_slow()
     }
 
+    fn run_with_index(
+        &self,
+        index: &Path,
+        what: &'static str,
+        arguments: &[&str],
+        input: Option<&[u8]>,
+    ) -> Result<GitOutput, Error> {
+        add_input(self.command(what).env("GIT_INDEX_FILE", index).args(arguments), input)?.run_slow()
+    }
+
     fn init_repository(&self, directory: &Path, arguments: &[&str]) -> Result<GitOutput, Error> {
         let command = self.git.command_without_repository(CREATING).args(["init", "--quiet", "--template="]);
         command.args(arguments).args([directory]).run_quick()

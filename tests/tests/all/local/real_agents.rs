@@ -5,6 +5,7 @@ mod agent_fixture;
 mod agent_logins;
 mod agent_sessions;
 mod agent_settings;
+mod branch_workflow;
 mod delegated_worktrees;
 mod model_keys;
 mod on_a_terminal;

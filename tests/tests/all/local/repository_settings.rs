@@ -1,10 +1,14 @@
 //! Submodules, large files and sparse checkouts.
 
 use atoll_tests::git_server::{GitServer, git};
+use atoll_tests::local::host_state::files_with;
 use atoll_tests::local::repository::SampleRepository;
-use atoll_tests::local::{LocalServer, event_data};
+use atoll_tests::local::{LocalServer, event_data, report_skipped};
 use atoll_tests::process::program_command;
+use atoll_tests::ssh_server::SshServer;
+use base64::Engine;
 use serde_json::{Value, json};
+use std::path::Path;
 
 const TOKEN: &str = "g1t-token-that-stays-outside";
 
@@ -189,6 +193,39 @@ async fn large_files_are_complete_and_changed_ones_are_reported() {
         refuse(&server, json!({ "url": git_server.url("b"), "lfs": true }), "clone_failed", "large_file_missing").await;
     assert!(detail.contains("git lfs push"), "{detail}");
     assert!(!server.process.stderr_text().contains(TOKEN));
+    server.stop_and_check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_of_an_ssh_repository_names_the_storage_of_its_large_files() {
+    let git_server = GitServer::start();
+    let Some(ssh) = SshServer::start_below(git_server.root()) else {
+        return report_skipped("large files over ssh", "there is no sshd; scripts/sshd unpacks it");
+    };
+    git_server.create_repository("a");
+    git_server.commit("a", "main", ".gitattributes", "*.bin filter=lfs diff=lfs merge=lfs -text\n");
+    let pointer = git_server.add_large_file(&vec![b'x'; 300_000]);
+    git_server.commit("a", "main", "large.bin", &pointer);
+    git_server.require_login("lfs", TOKEN);
+    let config = format!(
+        "git: {{credentials: [{{host: \"127.0.0.1\", ssh_key: {}, known_hosts: {}}}]}}\n",
+        ssh.key().display(),
+        ssh.known_hosts().display()
+    );
+    let server = LocalServer::start_with_config(&config);
+    let repo = json!({ "url": ssh.url(Path::new("/a.git")), "lfs": true });
+    let detail = refuse(&server, repo.clone(), "clone_failed", "large_files_unsupported").await;
+    assert!(detail.contains("over ssh") && detail.contains("use the repository's https URL"), "{detail}");
+    assert_no_sandboxes(&server).await;
+
+    let login = base64::engine::general_purpose::STANDARD.encode(format!("lfs:{TOKEN}"));
+    let href = format!("{}/info/lfs", git_server.url("a"));
+    let access = json!({ "href": href, "header": { "Authorization": format!("Basic {login}") }, "expires_in": 60 });
+    std::fs::write(git_server.root().join("large-file-access"), access.to_string()).unwrap();
+    let id = server.create_idle_sandbox(json!({ "repo": repo })).await;
+    let state = "wc -c < large.bin; git status --porcelain";
+    assert_eq!(server.run_shell(&id, state).await.expect_success(), "300000\n");
+    assert_eq!(files_with(&server.data_dir(), &login), [] as [&str; 0]);
     server.stop_and_check().await;
 }
 

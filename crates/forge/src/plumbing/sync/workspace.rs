@@ -41,6 +41,14 @@ pub trait WorkspaceGit: RunGit<Error: From<WorkspaceError>> {
         arguments: &[&str],
         input: Option<&[u8]>,
     ) -> Result<GitOutput, Self::Error>;
+    /// Runs git in the sync repository with another index.
+    fn run_with_index(
+        &self,
+        index: &Path,
+        what: &'static str,
+        arguments: &[&str],
+        input: Option<&[u8]>,
+    ) -> Result<GitOutput, Self::Error>;
     /// Creates a repository.
     fn init_repository(&self, directory: &Path, arguments: &[&str]) -> Result<GitOutput, Self::Error>;
     fn index_pack(&self, pack: File) -> Result<GitOutput, Self::Error>;

@@ -89,13 +89,7 @@ impl RunGit for WorkspaceDouble {
     type Error = DoubleError;
 
     fn run_git(&self, what: &'static str, arguments: &[&str], input: Option<&[u8]>) -> Result<GitOutput, DoubleError> {
-        let mut command = self.command(&self.sync_dir);
-        command.args(arguments);
-        let output = run(command, what, input);
-        if arguments.contains(&"-u") && self.kill_after_files.load(Ordering::Relaxed) {
-            return Err(DoubleError::Killed);
-        }
-        Ok(output)
+        self.run_with_index(&self.sync_dir.join("index"), what, arguments, input)
     }
 
     fn run_nested(&self, directory: &Path, what: &'static str, arguments: &[&str]) -> Result<GitOutput, DoubleError> {
@@ -121,6 +115,23 @@ impl WorkspaceGit for WorkspaceDouble {
         let mut command = self.command(&self.root.join(".git"));
         command.args(arguments);
         Ok(run(command, what, input))
+    }
+
+    fn run_with_index(
+        &self,
+        index: &Path,
+        what: &'static str,
+        arguments: &[&str],
+        input: Option<&[u8]>,
+    ) -> Result<GitOutput, DoubleError> {
+        let mut command = self.command(&self.sync_dir);
+        command.env("GIT_INDEX_FILE", index).args(arguments);
+        let output = run(command, what, input);
+        let writes_files = arguments.iter().any(|argument| ["-u", "checkout-index"].contains(argument));
+        if writes_files && self.kill_after_files.load(Ordering::Relaxed) {
+            return Err(DoubleError::Killed);
+        }
+        Ok(output)
     }
 
     fn init_repository(&self, directory: &Path, arguments: &[&str]) -> Result<GitOutput, DoubleError> {

@@ -1,6 +1,6 @@
 //! The branches of tickets that depend on a merged one.
 
-use super::{log_events, restart_row, store_and_schedule};
+use super::{log_events, put_record, restart_row, store_and_schedule};
 use crate::app::sessions::lock_session;
 use crate::problem::Result;
 use crate::repositories::BranchRepository;
@@ -15,6 +15,7 @@ use atoll_forge::remote::RemoteError;
 use atoll_store::branch_workflows::{self as rows, BranchWorkflowRow, DependantBranch, WorkflowRecord};
 use atoll_store::tickets::{self, TicketRow};
 use atoll_store::{sandboxes, sessions};
+use std::collections::BTreeSet;
 
 /// Lists the branches of unfinished dependent tickets with their commits, in the order of the dependencies, and stores the
 /// list.
@@ -69,6 +70,7 @@ async fn works_on(tx: &mut dyn atoll_store::Tx, ticket: &TicketRow, location: &s
 }
 
 /// Records that a dependent branch was looked at, and continues its own workflow, which pushes it or resolves its conflict.
+/// Both are one transaction: a killed server must neither forget the dependant nor continue it twice.
 pub async fn continue_dependant(
     app: &App,
     merged: SessionId,
@@ -76,9 +78,14 @@ pub async fn continue_dependant(
     dependant: &DependantBranch,
     event: Option<EventData>,
 ) -> Result<()> {
-    super::store_record(app, merged, record).await?;
-    let Some(session) = dependant.session_id else { return Ok(()) };
+    let (record, dependant) = (record.clone(), dependant.session_id);
     app.write(async move |work| {
+        // In the order of the ids, so that two of these transactions cannot wait for each other.
+        for session in BTreeSet::from_iter([merged].into_iter().chain(dependant)) {
+            lock_session(work, session).await?;
+        }
+        put_record(work, merged, record).await?;
+        let Some(session) = dependant else { return Ok(()) };
         let session = lock_session(work, session).await?;
         log_events(work, &session, event.into_iter().collect()).await?;
         let Some(row) = rows::find_workflow(work.tx, session.id).await? else { return Ok(()) };

@@ -172,11 +172,17 @@ pub async fn store_record(app: &App, session: SessionId, record: &WorkflowRecord
     let record = record.clone();
     app.write(async move |work| {
         lock_session(work, session).await?;
-        let Some(mut row) = rows::find_workflow(work.tx, session).await? else { return Ok(()) };
-        row.record = WorkflowRecord { progress: row.record.progress, ..record };
-        Ok(rows::put_workflow(work.tx, &row).await?)
+        put_record(work, session, record).await
     })
     .await
+}
+
+/// Replaces what a step changes of a locked session's workflow. A request may have changed the rest while the step ran.
+async fn put_record(work: &mut Work<'_>, session: SessionId, record: WorkflowRecord) -> Result<()> {
+    let Some(mut row) = rows::find_workflow(work.tx, session).await? else { return Ok(()) };
+    let WorkflowRecord { progress, merge_method, .. } = row.record;
+    row.record = WorkflowRecord { progress, merge_method, ..record };
+    Ok(rows::put_workflow(work.tx, &row).await?)
 }
 
 /// Reports flagged files before they are pushed.
@@ -205,8 +211,9 @@ pub fn conflict_message(repo: &Repo, paths: &[String], excerpt: &str) -> String 
     let named: String = paths.iter().take(MAX_NAMED_PATHS).map(|path| format!("- {path}\n")).collect();
     format!(
         "The branch {branch} conflicts with {target}. The last commit of your workspace is the merge of both, with \
-         conflict markers (<<<<<<<, =======, >>>>>>>) in these files:\n{named}\nResolve each conflict so that the intent of \
-         both sides stays, remove the markers, check your work, and commit.\n\n{excerpt}"
+         conflict markers (<<<<<<<, =======, >>>>>>>) in these files:\n{named}\nA file without markers is binary, or one \
+         side renamed or deleted it: decide what it must be. Resolve each conflict so that the intent of both sides stays, \
+         remove the markers, check your work, and commit.\n\n{excerpt}"
     )
 }
 

@@ -81,7 +81,8 @@ pub(super) async fn update_dependants(app: &App, row: &BranchWorkflowRow, record
     Ok(StepReport::finished())
 }
 
-/// Moves one branch. Returns the event; `None` if the branch needs no change or conflicts.
+/// Moves one branch. Returns the event, also of a move that a killed server did not record; `None` if the branch needs no
+/// change or conflicts.
 async fn move_dependant(
     repository: &BranchRepository,
     dependant: &DependantBranch,
@@ -97,16 +98,19 @@ async fn move_dependant(
         for (old, new) in &moved {
             if stored.contains_commit(&head, old)? {
                 onto = Some((Some(old.clone()), new.clone()));
+            } else if stored.contains_commit(&head, new)? {
+                onto = Some((None, new.clone()));
             }
         }
         let Some((without, onto)) = onto else { return Ok(None) };
         let strategy = UpdateStrategy::Replay { without: without.as_deref() };
         let message = format!("Merge the new base into {branch}");
         let updated = stored.update_commit(&head, &onto, strategy, &Author::default(), &message)?;
-        let BranchUpdate::Updated { commit } = updated else { return Ok(None) };
-        if !stored.move_branch(&branch, &head, &commit)? {
-            return Ok(None);
-        }
+        let commit = match updated {
+            BranchUpdate::Updated { commit } if stored.move_branch(&branch, &head, &commit)? => commit,
+            BranchUpdate::UpToDate if head != previous => head,
+            BranchUpdate::Updated { .. } | BranchUpdate::UpToDate | BranchUpdate::Conflict(_) => return Ok(None),
+        };
         let method = UpdateMethod::Rebase;
         Ok(Some(EventData::GitBranchUpdated(GitBranchUpdated { branch, commit, previous, base: onto, method })))
     });

@@ -19,6 +19,7 @@ use crate::state::App;
 use atoll_core::branch_workflow::{WorkflowEffect, WorkflowState, WorkflowStep};
 use atoll_core::id::SessionId;
 use atoll_core::sandbox::{Repo, ResultsState, SandboxState};
+use atoll_core::time::Timestamp;
 use atoll_store::branch_workflows::{self, BranchWorkflowRow, WorkflowRecord};
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes::{self, SandboxRow};
@@ -46,8 +47,12 @@ pub(crate) async fn run_steps(app: &Arc<App>, session: SessionId) -> Result<Opti
         let row = app.read(async move |tx| Ok(branch_workflows::find_workflow(tx, session).await?)).await?;
         let Some(row) = row.filter(|row| is_active(row.record.progress.state)) else { return Ok(None) };
         let mut record = row.record.clone();
+        let began = app.clock.now();
         let report = match run_step(app, &row, &mut record).await {
             Ok(report) => report,
+            Err(failure) if failure.is_rejected_credential() && is_login_newer(app, &row, began).await? => {
+                failure.into_retry().into_report()
+            }
             Err(failure) => failure.into_report(),
         };
         tracing::debug!(%session, step = %row.record.progress.step, outcome = ?report.outcome, "ran a step of a branch workflow");
@@ -57,6 +62,12 @@ pub(crate) async fn run_steps(app: &Arc<App>, session: SessionId) -> Result<Opti
             WorkflowEffect::Rest => return Ok(None),
         }
     }
+}
+
+/// True if the requester's login was renewed while a step ran. A renewal ends the token that the step began with.
+async fn is_login_newer(app: &App, row: &BranchWorkflowRow, began: Timestamp) -> Result<bool> {
+    let Some(user) = row.requested_by else { return Ok(false) };
+    Ok(app.forge_logins.find_login(user).await?.is_some_and(|login| login.updated_at >= began))
 }
 
 const fn is_active(state: WorkflowState) -> bool {

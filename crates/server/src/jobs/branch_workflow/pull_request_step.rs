@@ -21,8 +21,9 @@ pub(super) async fn open_pull_request(app: &App, row: &BranchWorkflowRow, record
     if described.is_some_and(|pull| pull.state == PullRequestState::Open) {
         return Ok(StepReport::finished());
     }
-    let connection = connect(app, row, record).await?;
     let text = load_text(app, row, list_commits(app, row, record).await?).await?;
+    // Last, because another use of the credential can renew it.
+    let connection = connect(app, row, record).await?;
     let (pull, is_new) = open_or_update(&connection, record, &text).await?;
     record.pull_request = Some(StoredPullRequest {
         number: pull.number,

@@ -58,6 +58,16 @@ impl StepFailure {
         Self::new(StepOutcome::Outdated, code, detail)
     }
 
+    /// True if the forge or its git server rejected the credential.
+    pub fn is_rejected_credential(&self) -> bool {
+        matches!(self.reason.code.as_str(), "forge_unauthorized" | "remote_auth")
+    }
+
+    /// The failure as one that a later attempt can repair.
+    pub fn into_retry(self) -> Self {
+        Self { outcome: StepOutcome::Retry { after: None }, ..self }
+    }
+
     /// A failed request to the forge. The forge's own headers decide the time of the next one.
     pub fn of_forge(connection: &ForgeConnection, error: &ForgeError) -> Self {
         let after = match error {

@@ -19,20 +19,38 @@ pub struct AgentFixture {
 impl AgentFixture {
     /// Returns `None` and reports a skipped test if the agent is not installed.
     pub async fn start(agent: &str, what: &str, scripts: &str) -> Option<Self> {
-        Self::start_with(agent, what, scripts, ModelApi::ALL, "").await
+        Self::start_with(agent, what, scripts, ModelApi::ALL, "", &[]).await
     }
 
     /// Like `start`, with more of the server's configuration.
     pub async fn start_with_config(agent: &str, what: &str, scripts: &str, config: &str) -> Option<Self> {
-        Self::start_with(agent, what, scripts, ModelApi::ALL, config).await
+        Self::start_with(agent, what, scripts, ModelApi::ALL, config, &[]).await
+    }
+
+    /// Like `start_with_config`, with more of the server's variables.
+    pub async fn start_with_environment(
+        agent: &str,
+        what: &str,
+        scripts: &str,
+        config: &str,
+        environment: &[(String, String)],
+    ) -> Option<Self> {
+        Self::start_with(agent, what, scripts, ModelApi::ALL, config, environment).await
     }
 
     /// Like `start`, with the keys of these APIs only.
     pub async fn start_with_keys(agent: &str, what: &str, scripts: &str, apis: &[ModelApi]) -> Option<Self> {
-        Self::start_with(agent, what, scripts, apis, "").await
+        Self::start_with(agent, what, scripts, apis, "", &[]).await
     }
 
-    async fn start_with(agent: &str, what: &str, scripts: &str, apis: &[ModelApi], config: &str) -> Option<Self> {
+    async fn start_with(
+        agent: &str,
+        what: &str,
+        scripts: &str,
+        apis: &[ModelApi],
+        config: &str,
+        environment: &[(String, String)],
+    ) -> Option<Self> {
         let program = agent_program_path(agent);
         if !program.exists() {
             let required = std::env::var_os("ATOLL_TEST_AGENTS").is_some_and(|value| !value.is_empty());
@@ -54,7 +72,8 @@ impl AgentFixture {
             }
             ModelApi::Gemini => [("GEMINI_BASE_URL", base.clone()), ("GEMINI_API_KEY", REAL_API_KEY.to_owned())],
         });
-        let environment: Vec<_> = variables.map(|(name, value)| (name.to_owned(), value)).collect();
+        let variables = variables.map(|(name, value)| (name.to_owned(), value));
+        let environment: Vec<_> = variables.chain(environment.iter().cloned()).collect();
         let config = format!("agents:\n  {agent}:\n    path: {}\n{config}", program.display());
         let server = tokio::task::block_in_place(|| LocalServer::start_with_env(&config, &environment));
         Some(Self { server, model, agent: agent.to_owned() })
