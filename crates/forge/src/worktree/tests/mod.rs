@@ -5,6 +5,7 @@ mod crashes;
 mod interrupted;
 mod property;
 mod repositories;
+mod untouched_files;
 mod workspace_double;
 
 use super::undo::ApplyOutcome;

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DoubleError {
@@ -41,12 +41,23 @@ pub struct WorkspaceDouble {
     sync_dir: PathBuf,
     /// Fails after git has written files.
     pub kill_after_files: AtomicBool,
+    snapshots: AtomicUsize,
 }
 
 impl WorkspaceDouble {
     pub fn new(dir: &Path) -> Self {
         std::fs::create_dir_all(dir.join("workspace")).unwrap();
-        Self { root: dir.join("workspace"), sync_dir: dir.join("sync"), kill_after_files: AtomicBool::new(false) }
+        Self {
+            root: dir.join("workspace"),
+            sync_dir: dir.join("sync"),
+            kill_after_files: AtomicBool::new(false),
+            snapshots: AtomicUsize::new(0),
+        }
+    }
+
+    /// The number of looks at all files so far.
+    pub fn count_snapshots(&self) -> usize {
+        self.snapshots.load(Ordering::Relaxed)
     }
 
     fn copy(&self) -> WorkspaceCopy<'_, Self> {
@@ -127,6 +138,9 @@ impl WorkspaceGit for WorkspaceDouble {
         let mut command = self.command(&self.sync_dir);
         command.env("GIT_INDEX_FILE", index).args(arguments);
         let output = run(command, what, input);
+        if arguments.contains(&"add") {
+            self.snapshots.fetch_add(1, Ordering::Relaxed);
+        }
         let writes_files = arguments.iter().any(|argument| ["-u", "checkout-index"].contains(argument));
         if writes_files && self.kill_after_files.load(Ordering::Relaxed) {
             return Err(DoubleError::Killed);
