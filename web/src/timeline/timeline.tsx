@@ -57,12 +57,16 @@ export function Timeline({ sandboxId, sandbox, log, display, messages, approvals
 
   const context = useRowContext(sandboxId, isRecorded, messages, useCallback(() => { renderFolds((value) => value + 1); }, []));
 
-  // Open at the newest step.
+  // Open at the newest step. Until the rows are measured, they would overlap.
   const hasOpened = useRef(false);
+  const [isPlaced, setPlaced] = useState(false);
   useEffect(() => {
     if (hasOpened.current || count === 0) return;
     hasOpened.current = true;
     virtualizer.scrollToEnd();
+    const place = () => { setPlaced(true); };
+    if (document.hidden) place();
+    else requestAnimationFrame(place);
   }, [count, virtualizer]);
 
   const onScroll = () => {
@@ -101,7 +105,7 @@ export function Timeline({ sandboxId, sandbox, log, display, messages, approvals
       <div ref={scroller} onScroll={onScroll} tabIndex={0} aria-label="Timeline" role="region" className="scroll-area min-h-0 flex-1 overscroll-none outline-offset-[-2px]">
         {sandbox !== undefined && <StartProgress sandbox={sandbox} events={log.events} />}
         <LogStart log={log} failure={failure} sandboxId={sandboxId} />
-        <div className="relative mx-auto w-full max-w-[52rem]" style={{ height: virtualizer.getTotalSize() }}>
+        <div className={`relative mx-auto w-full max-w-[52rem] ${isPlaced ? "" : "invisible"}`} style={{ height: virtualizer.getTotalSize() }}>
           {virtualizer.getVirtualItems().map((item) => {
             const row = display[item.index];
             return (
