@@ -54,7 +54,16 @@ export function isSandboxList(key: readonly unknown[]): boolean {
 export function useSandboxes(): UseQueryResult<Sandbox[]> {
   return useQuery({
     queryKey: keys.sandboxes,
-    queryFn: () => fetchList((query) => unwrap(api.GET("/api/v1/sandboxes", { params: { query } }))),
+    queryFn: async () => keepNewer(await fetchList((query) => unwrap(api.GET("/api/v1/sandboxes", { params: { query } })))),
+  });
+}
+
+/** A row of the list may be older than one that was fetched meanwhile. */
+function keepNewer(rows: Sandbox[]): Sandbox[] {
+  const known = new Map(queryClient.getQueryData<Sandbox[]>(keys.sandboxes)?.map((row) => [row.id, row] as const));
+  return rows.map((row) => {
+    const before = known.get(row.id);
+    return before !== undefined && before.last_seq > row.last_seq ? before : row;
   });
 }
 
