@@ -110,5 +110,5 @@ export async function waitForPanel(page: Page, tab: string): Promise<void> {
 
 /** Presses a button of the open approval. The buttons are inert for a moment. */
 export async function answerApproval(page: Page, label: "Allow" | "Deny"): Promise<void> {
-  await page.locator('[data-approval] button:not([aria-disabled="true"])', { hasText: label }).click();
+  await page.locator('[data-approval] button:not([aria-disabled="true"])', { hasText: new RegExp(`^${label}$`) }).click();
 }

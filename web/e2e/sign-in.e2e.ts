@@ -13,7 +13,7 @@ it.skipIf(SERVER.token === null)("signs in by a link that works once, and signs 
   await other.page.getByRole("link", { name: "New sandbox" }).waitFor();
   expect(other.page.url()).not.toContain("code=");
   await other.page.goto("/settings?section=sign-in");
-  await other.page.getByText("this browser").waitFor();
+  await other.page.getByText("this browser", { exact: true }).waitFor();
   await other.page.getByRole("button", { name: "Sign out" }).click();
   await other.page.getByRole("heading", { name: "Sign in to Atoll" }).waitFor();
 
