@@ -125,6 +125,7 @@ async function captureFilled(look: Look, ids: readonly string[]): Promise<void> 
   await page.getByText("Defaults of its sandboxes").waitFor();
   await shoot("project");
   await page.goto("/");
+  await page.getByText("Make the parser faster").first().waitFor();
   if (!isPhone) {
     await page.keyboard.press("?");
     await page.getByRole("dialog").waitFor();
