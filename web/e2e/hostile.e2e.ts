@@ -1,10 +1,5 @@
-import { afterAll, beforeAll, expect, it } from "vitest";
-import type { Browser } from "playwright-core";
-import { createSandbox, launchBrowser, openPage, openSandbox, removeSandbox, timeline, waitForPanel } from "./browser";
-
-let browser: Browser;
-beforeAll(async () => { browser = await launchBrowser(); });
-afterAll(async () => { await browser.close(); });
+import { createSandbox, goTo, openSandbox, removeSandbox, timeline, waitForPanel } from "./browser";
+import { expect, it } from "./fixtures";
 
 const OVERRIDE = "\u202e";
 const SCRIPT = "<img src=x onerror=alert(1)><script>alert(2)</script>";
@@ -15,8 +10,8 @@ const PROMPT = [
   `ask ${SCRIPT} rm -rf ${OVERRIDE}/`,
 ].join("\n");
 
-it("does nothing that an agent's text asks for", async () => {
-  const { page, context, incidents } = await openPage(browser, { permissions: [] });
+it("does nothing that an agent's text asks for", async ({ openPage }) => {
+  const page = await openPage({ permissions: [] });
   const id = await createSandbox(page, { prompt: PROMPT, title: `Hostile ${SCRIPT}` });
   await openSandbox(page, id);
   await page.getByRole("region", { name: /^Approval:/ }).first().waitFor();
@@ -34,13 +29,11 @@ it("does nothing that an agent's text asks for", async () => {
   await page.getByRole("tab", { name: "Files" }).click();
   await page.locator("#panel-files").getByRole("button", { name: /onerror=alert\(5\)/ }).click();
   await page.getByRole("heading", { name: /onerror=alert\(5\)/ }).waitFor();
-  await page.goto(new URL("/", page.url()).href);
+  await goTo(page, "/");
   await page.getByRole("link", { name: /Hostile/ }).first().waitFor();
-  await page.goto(new URL("/approvals", page.url()).href);
+  await goTo(page, "/approvals");
   await page.getByRole("region", { name: /^Approval:/ }).first().waitFor();
 
   expect(await page.locator('img[src="x"]').count()).toBe(0);
-  expect(incidents).toEqual([]);
   await removeSandbox(page, id);
-  await context.close();
 });

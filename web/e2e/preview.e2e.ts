@@ -1,10 +1,5 @@
-import { afterAll, beforeAll, expect, it } from "vitest";
-import type { Browser } from "playwright-core";
-import { createSandbox, launchBrowser, openPage, openSandbox, removeSandbox } from "./browser";
-
-let browser: Browser;
-beforeAll(async () => { browser = await launchBrowser(); });
-afterAll(async () => { await browser.close(); });
+import { createSandbox, openSandbox, removeSandbox } from "./browser";
+import { expect, it } from "./fixtures";
 
 /** Asks for the page's API from the preview's origin, which must not answer. */
 const PAGE = `<h1>Hello from the sandbox</h1><script>
@@ -12,8 +7,8 @@ fetch("/api/v1/sandboxes").then((answer) => answer.text()).then((text) => { docu
 try { top.document.title = "taken"; } catch (error) { document.body.append(" blocked"); }
 </script>`;
 
-it.skipIf(process.env.E2E_PREVIEWS === undefined)("shows a program of the sandbox on an origin of its own", async () => {
-  const { page, context, incidents } = await openPage(browser);
+it.skipIf(process.env.E2E_PREVIEWS === undefined)("shows a program of the sandbox on an origin of its own", async ({ openPage }) => {
+  const page = await openPage();
   const prompt = `run mkdir -p www && printf '%s' '${PAGE.replaceAll("\n", " ")}' > www/index.html && cd www && (python3 -m http.server 8123 >/dev/null 2>&1 &)`;
   const id = await createSandbox(page, { prompt, title: "A program with a page" });
   await openSandbox(page, id, "preview");
@@ -27,7 +22,5 @@ it.skipIf(process.env.E2E_PREVIEWS === undefined)("shows a program of the sandbo
   expect(await page.title()).not.toContain("taken");
   await page.getByRole("button", { name: "Revoke this preview" }).click();
   await page.locator("iframe").waitFor({ state: "detached" });
-  expect(incidents).toEqual([]);
   await removeSandbox(page, id);
-  await context.close();
 });

@@ -1,35 +1,30 @@
-import { execFileSync } from "node:child_process";
-import { afterAll, beforeAll, expect, it } from "vitest";
-import type { Browser } from "playwright-core";
-import { createSandbox, launchBrowser, openPage, openSandbox, removeSandbox, RESTART_PROGRAM, timeline } from "./browser";
+import { execFile } from "node:child_process";
+import { promisify } from "node:util";
+import { createSandbox, listEvents, openSandbox, timeline, type TestServer } from "./browser";
+import { expect, it } from "./fixtures";
 
-let browser: Browser;
-beforeAll(async () => { browser = await launchBrowser(); });
-afterAll(async () => { await browser.close(); });
+/** A program that kills this server and starts it again; it returns when the server listens. */
+const { E2E_RESTART: PROGRAM, E2E_RESTART_URL: url = "", E2E_RESTART_TOKEN: token = "" } = process.env;
+const RESTARTED: TestServer = { url, token };
 
-it.skipIf(RESTART_PROGRAM === "")("shows every step once over a restart of the server", async () => {
-  const { page, context, incidents } = await openPage(browser);
-  const steps = Array.from({ length: 12 }, (_, index) => `step-${index + 1}-end`);
-  const prompt = steps.map((step) => `say ${step}\nwait 1`).join("\n");
+it.skipIf(PROGRAM === undefined)("shows every step once over a restart of the server, and that it is not connected", async ({ openPage }) => {
+  const page = await openPage({}, RESTARTED);
+  const steps = Array.from({ length: 8 }, (_, index) => `step-${index + 1}-end`);
+  const prompt = steps.map((step) => `say ${step}\nwait 0.5`).join("\n");
   const id = await createSandbox(page, { prompt, title: "Over a restart" });
   await openSandbox(page, id, "events");
   await timeline(page).getByText("step-2-end", { exact: true }).waitFor();
-  execFileSync(RESTART_PROGRAM, { stdio: "inherit" });
-  await timeline(page).getByText("step-12-end", { exact: true }).waitFor();
+  const offline = page.getByText("Not connected", { exact: false }).first();
+  await Promise.all([offline.waitFor(), promisify(execFile)(PROGRAM ?? "")]);
+  await timeline(page).getByText("step-8-end", { exact: true }).waitFor();
+  await page.getByText("What you see may be old").waitFor({ state: "detached" });
 
-  const counts = await page.evaluate(async (path) => {
-    const response = await fetch(path, { headers: { "X-Atoll-Page": "1" } });
-    const { items } = (await response.json()) as { items: { seq: number }[] };
-    return items.map((event) => event.seq);
-  }, `/api/v1/sandboxes/${id}/events?limit=500`);
-  expect(counts).toEqual(counts.map((_, index) => index + 1));
+  const seqs = (await listEvents(page, id)).map(({ seq }) => seq);
+  expect(seqs).toEqual(seqs.map((_, index) => index + 1));
   // The page's own log says how many events it holds, out of how many there are.
   const filter = page.getByLabel("Filter events");
   for (const step of steps) {
     await filter.fill(`agent.message ${step}`);
     await page.getByRole("status").getByText(/^1 of /).waitFor();
   }
-  expect(incidents).toEqual([]);
-  await removeSandbox(page, id);
-  await context.close();
 });

@@ -1,13 +1,9 @@
-import { afterAll, beforeAll, expect, it } from "vitest";
-import type { Browser } from "playwright-core";
-import { BASE_URL, launchBrowser, openPage, removeSandbox, REPOSITORY, timeline } from "./browser";
+import { answerApproval, REPOSITORY, removeSandbox, timeline } from "./browser";
+import { expect, it } from "./fixtures";
 
-let browser: Browser;
-beforeAll(async () => { browser = await launchBrowser(); });
-afterAll(async () => { await browser.close(); });
-
-it("starts a task, watches it, steers, approves, interrupts, reviews, uses a terminal, exports the branch and replays", async () => {
-  const { page, context, incidents } = await openPage(browser);
+it("starts a task, watches it, steers, approves, interrupts, reviews, uses a terminal, exports the branch and replays", async ({ openPage }) => {
+  const page = await openPage();
+  await page.goto("/");
 
   // New task.
   await page.getByRole("link", { name: "New sandbox" }).click();
@@ -23,10 +19,10 @@ it("starts a task, watches it, steers, approves, interrupts, reviews, uses a ter
   await timeline(page).getByText("I look at the files.", { exact: true }).waitFor();
   const id = new URL(page.url()).pathname.split("/")[2] ?? "";
 
-  // Approve in place. The buttons are inert for a moment.
+  // Approve in place.
   const approval = page.getByRole("region", { name: /^Approval:/ });
   await approval.getByText("May I run the tests?").waitFor();
-  await page.locator('[data-approval] button:not([aria-disabled="true"])', { hasText: "Allow" }).click();
+  await answerApproval(page, "Allow");
   await timeline(page).getByText("Thank you.", { exact: true }).waitFor();
   await timeline(page).getByText("Allowed").waitFor();
 
@@ -82,9 +78,5 @@ it("starts a task, watches it, steers, approves, interrupts, reviews, uses a ter
   await page.getByText("Recorded").waitFor();
   await page.getByRole("slider", { name: "Position" }).press("End");
   await timeline(page).getByText("Thank you.", { exact: true }).waitFor();
-
-  expect(incidents).toEqual([]);
   await removeSandbox(page, id);
-  await page.goto(BASE_URL);
-  await context.close();
 });

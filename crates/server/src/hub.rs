@@ -178,16 +178,21 @@ impl Hub {
         }
     }
 
-    /// The newest known seq of a sandbox that has readers.
+    /// The newest seq of a sandbox, if a reader has its log open.
     pub fn newest_seq(&self, sandbox: SandboxId) -> Option<i64> {
         let tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
-        tails.get(&sandbox).and_then(Weak::upgrade).map(|tail| *tail.newest.borrow())
+        let newest = tails.get(&sandbox).and_then(Weak::upgrade).map(|tail| *tail.newest.borrow());
+        // Zero: the reader has not read the store yet.
+        newest.filter(|seq| *seq > 0)
+    }
+
+    /// A connection follows the news.
+    pub fn has_readers(&self) -> bool {
+        self.news.receiver_count() > 0
     }
 
     pub fn publish_live(&self, sandbox: SandboxId, json: String) {
-        if self.news.receiver_count() > 0 {
-            drop(self.news.send(News::Live(Arc::new(LiveText { sandbox, json }))));
-        }
+        drop(self.news.send(News::Live(Arc::new(LiveText { sandbox, json }))));
     }
 
     pub fn inbox_changed(&self, session: SessionId) {

@@ -18,6 +18,7 @@ pub mod forge_access;
 mod forge_logins;
 mod gateway;
 mod guard;
+mod host_load;
 mod hub;
 mod idempotency;
 mod ingest_gates;

@@ -13,6 +13,12 @@ pub const SANDBOXES: &str = "atoll_sandboxes";
 pub const READERS: &str = "atoll_readers";
 pub const EVICTED_CONNECTIONS: &str = "atoll_evicted_connections_total";
 pub const WORKERS: &str = "atoll_worker_streams";
+pub const HOST_LOAD: &str = "atoll_host_load";
+pub const HOST_PROCESSORS: &str = "atoll_host_processors";
+pub const HOST_MEMORY: &str = "atoll_host_memory_bytes";
+pub const HOST_MEMORY_AVAILABLE: &str = "atoll_host_memory_available_bytes";
+pub const HOST_DISK: &str = "atoll_host_disk_bytes";
+pub const HOST_DISK_AVAILABLE: &str = "atoll_host_disk_available_bytes";
 pub const REQUESTS: &str = "atoll_http_requests_total";
 pub const REQUEST_SECONDS: &str = "atoll_http_request_seconds";
 pub const JOBS_DONE: &str = "atoll_jobs_done_total";
@@ -30,6 +36,12 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     (READERS, "Connected event readers"),
     (EVICTED_CONNECTIONS, "Connections without a principal that were closed to make room"),
     (WORKERS, "Workers connected by WebSocket"),
+    (HOST_LOAD, "Load average of the server's machine over one minute"),
+    (HOST_PROCESSORS, "Processors of the server's machine"),
+    (HOST_MEMORY, "Memory of the server's machine"),
+    (HOST_MEMORY_AVAILABLE, "Available memory of the server's machine"),
+    (HOST_DISK, "Size of the file system with the data directory"),
+    (HOST_DISK_AVAILABLE, "Free space of the file system with the data directory"),
     (REQUESTS, "HTTP requests, by method and status class"),
     (REQUEST_SECONDS, "Time to answer an HTTP request"),
     (JOBS_DONE, "Background jobs done, by kind"),
@@ -53,7 +65,15 @@ pub fn install_recorder() -> PrometheusHandle {
             }
             for (name, text) in DESCRIPTIONS {
                 match *name {
-                    READERS | WORKERS | SANDBOXES => metrics::describe_gauge!(*name, *text),
+                    READERS
+                    | WORKERS
+                    | SANDBOXES
+                    | HOST_LOAD
+                    | HOST_PROCESSORS
+                    | HOST_MEMORY
+                    | HOST_MEMORY_AVAILABLE
+                    | HOST_DISK
+                    | HOST_DISK_AVAILABLE => metrics::describe_gauge!(*name, *text),
                     REQUEST_SECONDS => metrics::describe_histogram!(*name, *text),
                     _ => metrics::describe_counter!(*name, *text),
                 }

@@ -278,12 +278,24 @@ async fn a_worker_stream_delivers_live_output_messages_and_commands(kind: Databa
     let sandbox = admin.create_external_sandbox(json!({})).await;
     let worker = ManualWorker::new(&admin, &sandbox);
     worker.send_heartbeat("working").await.expect_status(200);
-    let mut reader = EventWebSocket::open(&admin, "/events/ws").await;
-    reader.subscribe(json!([sandbox.id]), json!({})).await;
-    assert_eq!(reader.next_frame().await.unwrap()["type"], "caught_up");
     let mut stream =
         EventWebSocket::open(&worker.actor, &format!("/sandboxes/{}/stream?stream={}", sandbox.id, worker.stream))
             .await;
+    // A reader of all sandboxes gets live text, although the log has no new event.
+    let newest = admin.create_external_sandbox(json!({})).await;
+    let mut reader = EventWebSocket::open(&admin, "/events/ws").await;
+    reader.subscribe(json!("*"), json!({ (newest.id): 0 })).await;
+    while reader.next_frame().await.unwrap()["type"] != "caught_up" {}
+    let last_seq = admin.get(&format!("/sandboxes/{}", sandbox.id)).await.expect_status(200)["last_seq"].clone();
+    for text in ["some", " text"] {
+        stream.send_frame(json!({ "type": "live", "after_key": 0, "data": { "text": text } })).await;
+        let live = reader.next_frame().await.unwrap();
+        assert_eq!((&live["type"], &live["data"]["text"]), (&json!("live"), &json!(text)));
+        assert_eq!(live["after_seq"], last_seq);
+    }
+
+    reader.subscribe(json!([sandbox.id]), json!({})).await;
+    assert_eq!(reader.next_frame().await.unwrap()["type"], "caught_up");
     stream.send_frame(json!({ "type": "live", "after_key": 0, "data": { "text": "typing" } })).await;
     let live = reader.next_frame().await.unwrap();
     assert_eq!((live["type"].as_str(), live["data"]["text"].as_str()), (Some("live"), Some("typing")));

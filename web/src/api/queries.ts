@@ -15,7 +15,26 @@ export const queryClient = new QueryClient({
   },
 });
 
-const LIST_LIMIT = 200;
+const PAGE_SIZE = 200;
+/** Lists hold at most this many rows, the newest first. */
+export const MAX_LIST_ROWS = 1_000;
+
+interface ListPage<T> {
+  items: T[];
+  next_cursor?: string | null;
+}
+
+/** Reads a list page by page. */
+async function fetchList<T>(fetchPage: (query: { limit: number; cursor?: string }) => Promise<ListPage<T>>, maxRows = MAX_LIST_ROWS): Promise<T[]> {
+  const rows: T[] = [];
+  let cursor: string | null = null;
+  do {
+    const page: ListPage<T> = await fetchPage(cursor === null ? { limit: PAGE_SIZE } : { limit: PAGE_SIZE, cursor });
+    rows.push(...page.items);
+    cursor = page.next_cursor ?? null;
+  } while (cursor !== null && rows.length < maxRows);
+  return rows;
+}
 
 export const keys = {
   sandboxes: ["sandboxes"] as const,
@@ -35,7 +54,16 @@ export function isSandboxList(key: readonly unknown[]): boolean {
 export function useSandboxes(): UseQueryResult<Sandbox[]> {
   return useQuery({
     queryKey: keys.sandboxes,
-    queryFn: async () => (await unwrap(api.GET("/api/v1/sandboxes", { params: { query: { limit: LIST_LIMIT } } }))).items,
+    queryFn: async () => keepNewer(await fetchList((query) => unwrap(api.GET("/api/v1/sandboxes", { params: { query } })))),
+  });
+}
+
+/** A row of the list may be older than one that was fetched meanwhile. */
+function keepNewer(rows: Sandbox[]): Sandbox[] {
+  const known = new Map(queryClient.getQueryData<Sandbox[]>(keys.sandboxes)?.map((row) => [row.id, row] as const));
+  return rows.map((row) => {
+    const before = known.get(row.id);
+    return before !== undefined && before.last_seq > row.last_seq ? before : row;
   });
 }
 
@@ -57,25 +85,15 @@ export function useSandbox(id: string): UseQueryResult<Sandbox> {
 export function useApprovals(): UseQueryResult<Approval[]> {
   return useQuery({
     queryKey: keys.approvals,
-    queryFn: async () => (await unwrap(api.GET("/api/v1/approvals", { params: { query: { limit: LIST_LIMIT } } }))).items,
+    queryFn: () => fetchList((query) => unwrap(api.GET("/api/v1/approvals", { params: { query } }))),
   });
 }
 
-/** The newest messages of a sandbox's session. */
+/** All messages of a sandbox's session. */
 export function useMessages(id: string): UseQueryResult<Message[]> {
   return useQuery({
     queryKey: keys.messages(id),
-    queryFn: async () => {
-      const all: Message[] = [];
-      let cursor: string | undefined;
-      do {
-        const query: { limit: number; cursor?: string } = cursor === undefined ? { limit: LIST_LIMIT } : { limit: LIST_LIMIT, cursor };
-        const page = await unwrap(api.GET("/api/v1/sandboxes/{id}/messages", { params: { path: { id }, query } }));
-        all.push(...page.items);
-        cursor = page.next_cursor ?? undefined;
-      } while (cursor !== undefined);
-      return all;
-    },
+    queryFn: () => fetchList((query) => unwrap(api.GET("/api/v1/sandboxes/{id}/messages", { params: { path: { id }, query } })), Infinity),
   });
 }
 
@@ -90,7 +108,7 @@ export function useProviders(): UseQueryResult<Provider[]> {
 export function useProjects(): UseQueryResult<Project[]> {
   return useQuery({
     queryKey: keys.projects,
-    queryFn: async () => (await unwrap(api.GET("/api/v1/projects", { params: { query: { limit: LIST_LIMIT } } }))).items,
+    queryFn: () => fetchList((query) => unwrap(api.GET("/api/v1/projects", { params: { query } }))),
   });
 }
 

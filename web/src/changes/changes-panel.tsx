@@ -15,7 +15,6 @@ import { planSend } from "@/inbox/send-plan";
 import { hasEnded } from "@/sandboxes/status";
 import { readStored, writeStored } from "@/shell/stored";
 import { useShortcuts } from "@/shell/shortcuts";
-import { LineCounts } from "@/timeline/tool-card";
 import { plural } from "@/text/format";
 import { SafeText } from "@/text/safe-text-view";
 import { CommentBar, CommentCard, CommentForm } from "./comment-views";
@@ -23,6 +22,7 @@ import { formatComments, type LineComment } from "./comments";
 import { useChangedFiles, useFilePatch } from "./diff-queries";
 import { FileDiff, targetOf, toRows, type LineTarget } from "./file-diff";
 import { FileList } from "./file-list";
+import { LineCounts } from "./line-counts";
 import { useComments } from "./use-comments";
 
 const route = getRouteApi("/sandboxes/$id");

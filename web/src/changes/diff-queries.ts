@@ -11,27 +11,26 @@ export interface ChangedFiles {
   files: DiffFile[];
 }
 
-/** The changed files of the workspace, or of one turn. `version` changes when the workspace may have changed. */
+/** The changed files of the workspace, or of one turn. */
+export async function fetchChangedFiles(id: string, turn: number | null): Promise<ChangedFiles> {
+  const files: DiffFile[] = [];
+  let cursor: string | null = null;
+  let base: string | null;
+  do {
+    const query: { turn?: number; cursor?: string } = {};
+    if (turn !== null) query.turn = turn;
+    if (cursor !== null) query.cursor = cursor;
+    const page = await unwrap(api.GET("/api/v1/sandboxes/{id}/diff", { params: { path: { id }, query } }));
+    files.push(...page.files);
+    base = page.base ?? null;
+    cursor = page.next_cursor ?? null;
+  } while (cursor !== null);
+  return { base, files };
+}
+
+/** `version` changes when the workspace may have changed. */
 export function useChangedFiles(id: string, turn: number | null, version: number): UseQueryResult<ChangedFiles> {
-  return useQuery({
-    queryKey: ["diff", id, turn, version],
-    placeholderData: keepPreviousData,
-    queryFn: async () => {
-      const files: DiffFile[] = [];
-      let cursor: string | null = null;
-      let base: string | null;
-      do {
-        const query: { turn?: number; cursor?: string } = {};
-        if (turn !== null) query.turn = turn;
-        if (cursor !== null) query.cursor = cursor;
-        const page = await unwrap(api.GET("/api/v1/sandboxes/{id}/diff", { params: { path: { id }, query } }));
-        files.push(...page.files);
-        base = page.base ?? null;
-        cursor = page.next_cursor ?? null;
-      } while (cursor !== null);
-      return { base, files };
-    },
-  });
+  return useQuery({ queryKey: ["diff", id, turn, version], placeholderData: keepPreviousData, queryFn: () => fetchChangedFiles(id, turn) });
 }
 
 export function useFilePatch(id: string, turn: number | null, file: DiffFile | null, version: number): UseQueryResult<PatchFile> {

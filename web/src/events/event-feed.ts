@@ -28,6 +28,8 @@ const FIRST_RETRY_MS = 300;
 const MAX_RETRY_MS = 5_000;
 /** The server sends a ping every 20 s; a connection without a frame for longer is dead. */
 const SILENCE_LIMIT_MS = 50_000;
+const MAX_OLDER_PAGES = 8;
+const EVENTS_PER_OLDER_PAGE = 2_000;
 /** The server follows at most this many positions that the page names. */
 const MAX_CURSORS = 400;
 
@@ -143,9 +145,14 @@ export class EventFeed {
     await followed.loadingOlder;
   }
 
+  /** Each older part builds the rows again. So the more events are loaded, the more are loaded at once. */
   private async fetchOlder(id: string, followed: FollowedLog): Promise<void> {
-    const page = await this.fetchPage(id, followed.log.olderCursor);
-    followed.log = prependPage(followed.log, page.events, page.olderCursor);
+    let pages = Math.min(MAX_OLDER_PAGES, Math.ceil(followed.log.events.length / EVENTS_PER_OLDER_PAGE));
+    do {
+      const page = await this.fetchPage(id, followed.log.olderCursor);
+      followed.log = prependPage(followed.log, page.events, page.olderCursor);
+      pages -= 1;
+    } while (pages > 0 && followed.log.olderCursor !== null);
     this.notifySoon();
   }
 

@@ -1,7 +1,7 @@
 import { useDeferredValue, useMemo, useRef, useState } from "react";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { Inbox, Plus, Search } from "lucide-react";
-import { useApprovals, useProjects, useSandboxes } from "@/api/queries";
+import { MAX_LIST_ROWS, useApprovals, useProjects, useSandboxes } from "@/api/queries";
 import type { Approval } from "@/api/types";
 import { buttonClass } from "@/components/button";
 import { Select } from "@/components/field";
@@ -9,6 +9,7 @@ import { EmptyState, FailureNotice, Skeleton } from "@/components/notice";
 import { GROUP_TITLES, type StatusGroup } from "@/sandboxes/status";
 import { useShortcuts } from "@/shell/shortcuts";
 import { useTitle } from "@/shell/title";
+import { InlineCode } from "@/text/inline-code";
 import { GROUP_ORDER, groupSandboxes } from "./grouping";
 import { SandboxRow } from "./sandbox-row";
 
@@ -124,6 +125,7 @@ export function HomePage() {
             </section>
           );
         })}
+        {rows !== undefined && rows.length >= MAX_LIST_ROWS && <p className="px-4 py-3 text-control text-muted md:px-6">The list shows the newest {rows.length.toLocaleString("en")} sandboxes; <InlineCode text="`atoll sandbox ls`" /> lists all.</p>}
         {rows !== undefined && total === 0 && <NoRows isFiltered={rows.length > 0} />}
       </div>
     </div>

@@ -9,12 +9,13 @@ import { EmptyState, FailureNotice, Skeleton } from "@/components/notice";
 import { Page } from "@/components/page";
 import { feed } from "@/events/feed";
 import { Chart } from "@/sandbox/chart";
+import { Meter } from "@/sandbox/meters";
 import { hasEnded, statusOf } from "@/sandboxes/status";
 import { StatusBadge } from "@/sandboxes/status-badge";
 import { useStep } from "@/sandboxes/use-first-step";
 import { useNow } from "@/shell/clock";
 import { useTitle } from "@/shell/title";
-import { formatAge, formatBytes, formatClock, formatCost, formatDuration } from "@/text/format";
+import { formatAge, formatBytes, formatClock, formatCost, formatDuration, plural } from "@/text/format";
 import { SafeText } from "@/text/safe-text-view";
 import { describeNotice } from "@/timeline/notices";
 import { parseMetrics, rate, total, type MetricsSample } from "./metrics";
@@ -55,6 +56,10 @@ function Section({ title, note, children }: { title: string; note?: string; chil
   );
 }
 
+/** On a phone, the first column holds the last step. */
+const WIDE = "max-md:hidden";
+const COLUMNS = [["Sandbox", ""], ["State", ""], ["Last step", WIDE], ["Health", WIDE], ["CPU", WIDE], ["Memory", WIDE], ["Cost", ""]] as const;
+
 function AgentTable({ rows }: { rows: readonly Sandbox[] }) {
   return (
     <Section title={`Agents: ${rows.length}`}>
@@ -62,10 +67,10 @@ function AgentTable({ rows }: { rows: readonly Sandbox[] }) {
         <EmptyState icon={<Activity size={28} />} title="No agent is at work">Each running sandbox has a row here.</EmptyState>
       ) : (
         <div className="scroll-area rounded-md border border-line" tabIndex={0} role="region" aria-label="Agents">
-          <table className="w-full min-w-[52rem] text-control">
+          <table className="w-full text-control md:min-w-[52rem]">
             <thead>
               <tr className="border-b border-line bg-raised text-left text-meta text-muted">
-                {["Sandbox", "State", "Last step", "Health", "CPU", "Memory", "Cost"].map((name) => <th key={name} className="px-3 py-1.5 font-normal">{name}</th>)}
+                {COLUMNS.map(([name, look]) => <th key={name} className={`px-3 py-1.5 font-normal ${look}`}>{name}</th>)}
               </tr>
             </thead>
             <tbody>{rows.map((row, index) => <AgentRow key={row.id} sandbox={row} isMeasured={index < MAX_MEASURED} />)}</tbody>
@@ -88,18 +93,22 @@ function AgentRow({ sandbox, isMeasured }: { sandbox: Sandbox; isMeasured: boole
   const sample = resources.data?.now ?? null;
   return (
     <tr className="border-b border-line last:border-b-0">
-      <td className="max-w-64 px-3 py-2">
+      <td className="max-w-64 px-3 py-2 max-md:max-w-36">
         <Link to="/sandboxes/$id" params={{ id: sandbox.id }} className="block truncate font-semibold hover:underline"><SafeText text={sandbox.title ?? sandbox.id} /></Link>
         <span className="text-meta text-muted"><SafeText text={sandbox.agent ?? "no agent"} /></span>
+        {step !== null && <span className="block truncate text-meta text-muted md:hidden"><SafeText text={step.text} /></span>}
       </td>
-      <td className="px-3 py-2"><StatusBadge sandbox={sandbox} /></td>
-      <td className="max-w-72 px-3 py-2">
+      <td className="px-3 py-2 max-md:w-px">
+        <StatusBadge sandbox={sandbox} />
+        <span className="mt-0.5 block text-meta md:hidden"><Health sandbox={sandbox} now={now} /></span>
+      </td>
+      <td className={`max-w-72 px-3 py-2 ${WIDE}`}>
         <span className="block truncate">{step === null ? "" : <SafeText text={step.text} />}</span>
         {step !== null && <span className="text-meta text-muted">{formatAge(step.at, now)}</span>}
       </td>
-      <td className="px-3 py-2 whitespace-nowrap"><Health sandbox={sandbox} now={now} /></td>
-      <td className="px-3 py-2 whitespace-nowrap">{sample?.cpu == null ? "" : sample.cpu.toFixed(2)}</td>
-      <td className="px-3 py-2 whitespace-nowrap">{sample === null ? "" : formatBytes(sample.memory_bytes)}</td>
+      <td className={`px-3 py-2 whitespace-nowrap ${WIDE}`}><Health sandbox={sandbox} now={now} /></td>
+      <td className={`px-3 py-2 whitespace-nowrap ${WIDE}`}>{sample?.cpu == null ? "" : sample.cpu.toFixed(2)}</td>
+      <td className={`px-3 py-2 whitespace-nowrap ${WIDE}`}>{sample === null ? "" : formatBytes(sample.memory_bytes)}</td>
       <td className="px-3 py-2 whitespace-nowrap">{sandbox.cost.model == null ? "unknown" : formatCost(sandbox.cost.model)}</td>
     </tr>
   );
@@ -136,22 +145,41 @@ function ServerFigures() {
   const of = (name: string) => total(now.values, name);
   const waiting = Math.max(0, of("atoll_messages_queued_total") - of("atoll_messages_acknowledged_total"));
   return (
-    <Section title="Server" note={`sampled at ${formatClock(new Date(now.at).toISOString())}`}>
-      <div className="grid grid-cols-2 gap-px overflow-hidden rounded-md border border-line bg-line md:grid-cols-4">
-        <Figure name="Events per second" value={stored === null ? "…" : stored.toFixed(1)} />
-        <Figure name="Events stored" value={of("atoll_events_stored_total").toLocaleString("en")} note="since the start" />
-        <Figure name="Events rejected" value={of("atoll_events_rejected_total").toLocaleString("en")} isBad={of("atoll_events_rejected_total") > 0} />
-        <Figure name="Events dropped" value={of("atoll_events_dropped_total").toLocaleString("en")} isBad={of("atoll_events_dropped_total") > 0} note="over a log's quota" />
-        <Figure name="Workers connected" value={of("atoll_worker_streams").toLocaleString("en")} />
-        <Figure name="Live readers" value={of("atoll_readers").toLocaleString("en")} note="pages, terminals, clients" />
-        <Figure name="Messages not delivered" value={waiting.toLocaleString("en")} note="queued since the start" />
-        <Figure name="Jobs failed" value={of("atoll_jobs_failed_total").toLocaleString("en")} isBad={of("atoll_jobs_failed_total") > 0} note={`${of("atoll_jobs_done_total").toLocaleString("en")} done`} />
-      </div>
-      {perSecond.length > 2 && (
-        <div className="mt-3">
-          <Chart label="Events stored per second over time" times={samples.slice(1).map((sample) => sample.at / 1000)} values={perSecond} format={(value) => value.toFixed(1)} max={1} />
+    <>
+      <HostFigures of={of} />
+      <Section title="Server" note={`sampled at ${formatClock(new Date(now.at).toISOString())}`}>
+        <div className="grid grid-cols-2 gap-px overflow-hidden rounded-md border border-line bg-line md:grid-cols-4">
+          <Figure name="Events per second" value={stored === null ? "…" : stored.toFixed(1)} />
+          <Figure name="Events stored" value={of("atoll_events_stored_total").toLocaleString("en")} note="since the start" />
+          <Figure name="Events rejected" value={of("atoll_events_rejected_total").toLocaleString("en")} isBad={of("atoll_events_rejected_total") > 0} />
+          <Figure name="Events dropped" value={of("atoll_events_dropped_total").toLocaleString("en")} isBad={of("atoll_events_dropped_total") > 0} note="over a log's quota" />
+          <Figure name="Workers connected" value={of("atoll_worker_streams").toLocaleString("en")} />
+          <Figure name="Live readers" value={of("atoll_readers").toLocaleString("en")} note="pages, terminals, clients" />
+          <Figure name="Messages not delivered" value={waiting.toLocaleString("en")} note="queued since the start" />
+          <Figure name="Jobs failed" value={of("atoll_jobs_failed_total").toLocaleString("en")} isBad={of("atoll_jobs_failed_total") > 0} note={`${of("atoll_jobs_done_total").toLocaleString("en")} done`} />
         </div>
-      )}
+        {perSecond.length > 2 && (
+          <div className="mt-3">
+            <Chart label="Events stored per second over time" times={samples.slice(1).map((sample) => sample.at / 1000)} values={perSecond} format={(value) => value.toFixed(1)} max={1} />
+          </div>
+        )}
+      </Section>
+    </>
+  );
+}
+
+/** Load, memory and disk of the machine that the server and its local sandboxes share. */
+function HostFigures({ of }: { of: (name: string) => number }) {
+  const [load, processors, memory, disk] = [of("atoll_host_load"), of("atoll_host_processors"), of("atoll_host_memory_bytes"), of("atoll_host_disk_bytes")];
+  if (processors === 0) return null;
+  const [memoryUsed, diskUsed] = [memory - of("atoll_host_memory_available_bytes"), disk - of("atoll_host_disk_available_bytes")];
+  return (
+    <Section title="Machine of the server">
+      <div className="grid gap-px overflow-hidden rounded-md border border-line bg-line md:grid-cols-3">
+        <div className="bg-bg px-3 py-2.5"><Meter label="Load" value={`${load.toFixed(1)} on ${plural(processors, "processor")}`} share={load / processors} title="Average over the last minute" /></div>
+        <div className="bg-bg px-3 py-2.5"><Meter label="Memory" value={`${formatBytes(memoryUsed)} of ${formatBytes(memory)}`} share={memory > 0 ? memoryUsed / memory : null} /></div>
+        <div className="bg-bg px-3 py-2.5"><Meter label="Disk" value={`${formatBytes(diskUsed)} of ${formatBytes(disk)}`} share={disk > 0 ? diskUsed / disk : null} title="The file system with the data directory" /></div>
+      </div>
     </Section>
   );
 }

@@ -1,5 +1,6 @@
 import { useEffect, useState } from "react";
 import { ExternalLink, Eye, RefreshCw, Trash2 } from "lucide-react";
+import { useProviders } from "@/api/queries";
 import type { Sandbox } from "@/api/types";
 import { Button, IconButton } from "@/components/button";
 import { EmptyState, FailureNotice, Skeleton } from "@/components/notice";
@@ -31,6 +32,8 @@ export function PreviewPanel({ sandbox }: { sandbox: Sandbox }) {
     }),
     [sandbox.id],
   );
+  const provider = useProviders().data?.find((each) => each.name === sandbox.provider);
+  if (provider?.capabilities.ports === "none") return <EmptyState icon={<Eye size={28} />} title="No previews">The provider {provider.name} cannot connect to ports of its sandboxes.</EmptyState>;
   if (hasEnded(sandbox)) return <EmptyState icon={<Eye size={28} />} title="Nothing listens any more">The sandbox has ended.</EmptyState>;
   if (!isLive) return <EmptyState icon={<Eye size={28} />} title="The sandbox is not running yet">Programs that listen on a port appear here.</EmptyState>;
   if (ports.error !== null) return <div className="p-3"><FailureNotice failure={ports.error} onRetry={() => void ports.refetch()} /></div>;

@@ -3,16 +3,13 @@ import { useQuery } from "@tanstack/react-query";
 import { X } from "lucide-react";
 import { api, unwrap } from "@/api/client";
 import { queryClient } from "@/api/queries";
-import type { Schemas } from "@/api/types";
 import { Button, IconButton } from "@/components/button";
 import { Select } from "@/components/field";
 import { FailureNotice } from "@/components/notice";
 import { useAction } from "@/components/use-action";
-import { useUsers } from "@/users/user-queries";
 import { SafeText } from "@/text/safe-text-view";
-
-type Role = Schemas["Role"];
-const ROLES: readonly Role[] = ["viewer", "member", "admin"];
+import { RoleSelect, type Role } from "@/users/role-select";
+import { useUsers } from "@/users/user-queries";
 
 export function MemberList({ projectId }: { projectId: string }) {
   const key = ["members", projectId];
@@ -41,9 +38,7 @@ export function MemberList({ projectId }: { projectId: string }) {
         {members.data?.map((member) => (
           <li key={member.user_id} className="flex items-center gap-3 border-b border-line py-1.5 last:border-b-0">
             <span className="min-w-0 flex-1 truncate text-control"><SafeText text={users.find((each) => each.id === member.user_id)?.name ?? member.user_id} /></span>
-            <Select aria-label="Role" className="w-auto" value={member.role} onChange={(event) => { set(member.user_id, event.target.value as Role); }}>
-              {ROLES.map((each) => <option key={each} value={each}>{each}</option>)}
-            </Select>
+            <RoleSelect aria-label="Role" className="w-auto" role={member.role} onRole={(next) => { set(member.user_id, next); }} />
             <IconButton label="Remove from the project" size="small" onClick={() => { remove(member.user_id); }}><X size={15} aria-hidden /></IconButton>
           </li>
         ))}
@@ -54,9 +49,7 @@ export function MemberList({ projectId }: { projectId: string }) {
             <option value="">Choose a user</option>
             {others.map((each) => <option key={each.id} value={each.id}>{each.name}</option>)}
           </Select>
-          <Select aria-label="Role of the new member" className="w-auto" value={role} onChange={(event) => { setRole(event.target.value as Role); }}>
-            {ROLES.map((each) => <option key={each} value={each}>{each}</option>)}
-          </Select>
+          <RoleSelect aria-label="Role of the new member" className="w-auto" role={role} onRole={setRole} />
           <Button type="submit" isBusy={changing.isBusy} disabled={user === ""}>Add</Button>
         </form>
       )}

@@ -1,4 +1,4 @@
-import { useState, type FormEvent, type ReactNode } from "react";
+import { useState, type FormEvent } from "react";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { useQuery } from "@tanstack/react-query";
 import { ArrowLeft, Plus, Trash2 } from "lucide-react";
@@ -6,13 +6,14 @@ import { api, unwrap } from "@/api/client";
 import { keys, queryClient, useAgents } from "@/api/queries";
 import type { Project, Schemas } from "@/api/types";
 import { Button, buttonClass, IconButton } from "@/components/button";
+import { Facts } from "@/components/facts";
 import { Field, Select, TextInput } from "@/components/field";
+import { FormDialog } from "@/components/form-dialog";
 import { FailureNotice, Skeleton } from "@/components/notice";
 import { Page } from "@/components/page";
+import { SectionBox } from "@/components/section-box";
 import { reportSuccess } from "@/components/toast";
 import { useAction } from "@/components/use-action";
-import { FormDialog } from "@/sandbox/action-dialogs";
-import { Facts } from "@/sandbox/details-panel";
 import { NETWORK_WORDS } from "@/sandbox/network-section";
 import { SecretList } from "@/secrets/secret-list";
 import { useTitle } from "@/shell/title";
@@ -36,21 +37,6 @@ async function changeProject(id: string, body: Schemas["ChangeProject"]): Promis
   reportSuccess("Project changed");
 }
 
-export function SettingsSectionBox({ title, description, action, children }: { title: string; description?: string; action?: ReactNode; children: ReactNode }) {
-  return (
-    <section className="rounded-lg border border-line">
-      <header className="flex flex-wrap items-center justify-between gap-3 border-b border-line px-4 py-2.5">
-        <div>
-          <h2 className="text-control font-semibold">{title}</h2>
-          {description !== undefined && <p className="text-meta text-muted">{description}</p>}
-        </div>
-        {action}
-      </header>
-      <div className="px-4 py-3">{children}</div>
-    </section>
-  );
-}
-
 function LoadedProject({ project }: { project: Project }) {
   const [isRemoving, setRemoving] = useState(false);
   const navigate = useNavigate();
@@ -68,14 +54,14 @@ function LoadedProject({ project }: { project: Project }) {
       <GeneralForm project={project} />
       <DefaultsForm project={project} />
       <BudgetForm project={project} />
-      <SettingsSectionBox title="Members" description="People who may see or use this project."><MemberList projectId={project.id} /></SettingsSectionBox>
-      <SettingsSectionBox title="Secrets" description="Values are sealed and never shown again."><SecretList projectId={project.id} /></SettingsSectionBox>
-      <SettingsSectionBox
+      <SectionBox title="Members" description="People who may see or use this project."><MemberList projectId={project.id} /></SectionBox>
+      <SectionBox title="Secrets" description="Values are sealed and never shown again."><SecretList projectId={project.id} /></SectionBox>
+      <SectionBox
         title="Details"
         action={!project.is_default && <IconButton label="Remove the project" size="small" onClick={() => { setRemoving(true); }}><Trash2 size={15} aria-hidden /></IconButton>}
       >
         <Facts facts={[["Id", project.id], ["Created", formatDateTime(project.created_at)], ["Model cost", project.usage?.cost == null ? null : formatCost(project.usage.cost)]]} />
-      </SettingsSectionBox>
+      </SectionBox>
       {isRemoving && (
         <FormDialog
           title={`Remove ${project.name}`}
@@ -106,14 +92,14 @@ function GeneralForm({ project }: { project: Project }) {
     void saving.run(() => changeProject(project.id, { name: name.trim(), ...repo }));
   };
   return (
-    <SettingsSectionBox title="General">
+    <SectionBox title="General">
       <form onSubmit={save} className="grid gap-4 md:grid-cols-2">
         <Field label="Name">{(control) => <TextInput {...control} value={name} onChange={(event) => { setName(event.target.value); }} />}</Field>
         <Field label="Base branch">{(control) => <TextInput {...control} placeholder="the current one" value={base} onChange={(event) => { setBase(event.target.value); }} />}</Field>
         <div className="md:col-span-2"><Field label="Repository" hint="A path on the server's machine, or a URL.">{(control) => <TextInput {...control} value={repository} onChange={(event) => { setRepository(event.target.value); }} />}</Field></div>
         <div><Button type="submit" isBusy={saving.isBusy} disabled={name.trim() === ""}>Save</Button></div>
       </form>
-    </SettingsSectionBox>
+    </SectionBox>
   );
 }
 
@@ -138,7 +124,7 @@ function DefaultsForm({ project }: { project: Project }) {
     void saving.run(() => changeProject(project.id, { defaults: next }));
   };
   return (
-    <SettingsSectionBox title="Defaults of its sandboxes" description="A request can choose otherwise.">
+    <SectionBox title="Defaults of its sandboxes" description="A request can choose otherwise.">
       <form onSubmit={save} className="grid gap-4 md:grid-cols-3">
         <Field label="Agent">
           {(control) => (
@@ -162,7 +148,7 @@ function DefaultsForm({ project }: { project: Project }) {
       {Object.keys(project.defaults).length > 0 && (
         <details className="mt-3 text-control text-muted"><summary>All defaults</summary><pre className="scroll-area mt-2 rounded-md bg-raised p-3 font-mono text-code">{JSON.stringify(project.defaults, null, 2)}</pre></details>
       )}
-    </SettingsSectionBox>
+    </SectionBox>
   );
 }
 
@@ -176,7 +162,7 @@ function BudgetForm({ project }: { project: Project }) {
     void saving.run(() => changeProject(project.id, { budget: { usd: Number(usd), per } }));
   };
   return (
-    <SettingsSectionBox title="Budget" description="When it is used up, the project's agents are paused.">
+    <SectionBox title="Budget" description="When it is used up, the project's agents are paused.">
       {budget !== null && <p className="mb-3 text-control"><span className="font-semibold">{formatCost(budget.spent ?? 0)}</span> of {formatCost(budget.usd)} used{budget.until == null ? "" : `, until ${formatDateTime(budget.until)}`}</p>}
       <form onSubmit={save} className="flex flex-wrap items-end gap-3">
         <div className="w-36"><Field label="US dollars">{(control) => <TextInput {...control} inputMode="decimal" value={usd} onChange={(event) => { setUsd(event.target.value); }} />}</Field></div>
@@ -193,6 +179,6 @@ function BudgetForm({ project }: { project: Project }) {
         </div>
         <Button type="submit" isBusy={saving.isBusy} disabled={!(Number(usd) > 0)}>Save</Button>
       </form>
-    </SettingsSectionBox>
+    </SectionBox>
   );
 }

@@ -1,6 +1,6 @@
 import { useMemo } from "react";
 import { useQuery } from "@tanstack/react-query";
-import { GitBranch, GitCommitHorizontal, GitPullRequest } from "lucide-react";
+import { GitBranch, GitCommitHorizontal, GitPullRequest, History } from "lucide-react";
 import { api, requestRaw, sandboxPath, unwrap } from "@/api/client";
 import type { Sandbox, StoredEvent } from "@/api/types";
 import { Button } from "@/components/button";
@@ -9,7 +9,7 @@ import { reportSuccess } from "@/components/toast";
 import { useAction } from "@/components/use-action";
 import type { EventLog } from "@/events/event-log";
 import { storeRow } from "@/sandboxes/live-rows";
-import { dataOf, numberField, textField } from "@/sandboxes/steps";
+import { dataOf, listField, numberField, textField } from "@/sandboxes/steps";
 import { hasEnded } from "@/sandboxes/status";
 import { useNow } from "@/shell/clock";
 import { CopyButton } from "@/text/code-block";
@@ -17,6 +17,7 @@ import { formatAge, plural } from "@/text/format";
 import { safeUrl } from "@/text/safe-text";
 import { SafeText } from "@/text/safe-text-view";
 import { describeNotice } from "@/timeline/notices";
+import { PullRequestSection } from "./pull-request-section";
 
 const COMMIT_LIMIT = 50;
 const FIELD = "\u001f";
@@ -54,8 +55,9 @@ export function GitPanel({ sandbox, log }: { sandbox: Sandbox; log: EventLog }) 
   const base = repo?.base ?? null;
   const workspaceVersion = useMemo(() => log.events.findLast((event) => event.type === "agent.tool_completed" || event.type === "agent.completed")?.seq ?? 0, [log.events]);
   const commits = useQuery({ queryKey: ["commits", sandbox.id, workspaceVersion], enabled: isLive && repo !== null, queryFn: () => fetchCommits(sandbox.id, base), placeholderData: (before: Commit[] | undefined) => before });
+  const gitVersion = useMemo(() => log.events.findLast((event) => event.type.startsWith("git."))?.seq ?? 0, [log.events]);
   const gitEvents = useQuery({
-    queryKey: ["git-events", sandbox.id, sandbox.results, log.events.findLast((event) => event.type.startsWith("git."))?.seq ?? 0],
+    queryKey: ["git-events", sandbox.id, sandbox.results, gitVersion],
     queryFn: async () => (await unwrap(api.GET("/api/v1/sandboxes/{id}/events", { params: { path: { id: sandbox.id }, query: { type: "git.*", order: "desc", limit: 50 } } }))).items as StoredEvent[],
   });
   const exported = gitEvents.data?.find((event) => event.type === "git.branch_created") ?? null;
@@ -102,7 +104,11 @@ export function GitPanel({ sandbox, log }: { sandbox: Sandbox; log: EventLog }) 
         </section>
       )}
       <section>
-        <h3 className="mb-2 flex items-center gap-2 text-control font-semibold"><GitPullRequest size={16} aria-hidden />History</h3>
+        <h3 className="mb-2 flex items-center gap-2 text-control font-semibold"><GitPullRequest size={16} aria-hidden />Pull request</h3>
+        <PullRequestSection sandbox={sandbox} version={gitVersion} />
+      </section>
+      <section>
+        <h3 className="mb-2 flex items-center gap-2 text-control font-semibold"><History size={16} aria-hidden />History</h3>
         {gitEvents.error !== null && <FailureNotice failure={gitEvents.error} onRetry={() => void gitEvents.refetch()} />}
         {gitEvents.data?.length === 0 && <p className="text-control text-muted">Nothing happened with the branch yet.</p>}
         <ul className="flex flex-col gap-2">{gitEvents.data?.map((event) => <GitEventLine key={event.id} event={event} />)}</ul>
@@ -122,10 +128,11 @@ function ExportedBranch({ event }: { event: StoredEvent }) {
   const data = dataOf<"git.branch_created">(event);
   const branch = textField(data, "branch");
   const command = `git diff ${textField(data, "base").slice(0, 12)}..${branch}`;
-  const flagged = (data.flagged ?? []).filter((path) => typeof path === "string");
+  const flagged = listField(data, "flagged");
+  const files: unknown = data.files;
   return (
     <div className="mt-2 rounded-md border border-ok/50 bg-ok-tint px-3 py-2 text-control">
-      <p><span className="font-semibold text-ok">Exported</span> {plural(numberField(data, "commits") ?? 0, "commit")} with {plural(data.files?.length ?? 0, "changed file")}</p>
+      <p><span className="font-semibold text-ok">Exported</span> {plural(numberField(data, "commits") ?? 0, "commit")} with {plural(Array.isArray(files) ? files.length : 0, "changed file")}</p>
       <p className="mt-1 flex items-center gap-1 font-mono text-code"><span className="min-w-0 flex-1 [overflow-wrap:anywhere]"><SafeText text={command} /></span><CopyButton text={command} label="Copy the command" /></p>
       {flagged.length > 0 && <p className="mt-1 text-attention">Look twice at these files, which decide what machines run: <SafeText text={flagged.join(", ")} /></p>}
     </div>

@@ -1,12 +1,11 @@
-import { useState, type FormEvent, type ReactNode } from "react";
+import { useState } from "react";
 import { useNavigate } from "@tanstack/react-router";
 import { api, unwrap } from "@/api/client";
-import { describeFailure, Problem } from "@/api/problem";
+import { Problem } from "@/api/problem";
 import { keys, queryClient } from "@/api/queries";
 import type { Sandbox } from "@/api/types";
-import { Button } from "@/components/button";
-import { Dialog, DialogActions } from "@/components/dialog";
 import { Checkbox, Field, TextArea, TextInput } from "@/components/field";
+import { FormDialog } from "@/components/form-dialog";
 import { Notice } from "@/components/notice";
 import { reportSuccess } from "@/components/toast";
 import { storeRow } from "@/sandboxes/live-rows";
@@ -38,41 +37,6 @@ export function ActionDialog(props: ActionDialogProps) {
 }
 
 type DialogProps = Omit<ActionDialogProps, "kind">;
-
-interface FormDialogProps {
-  title: string;
-  description?: string;
-  submit: string;
-  isDanger?: boolean;
-  canSubmit?: boolean;
-  onSubmit: () => Promise<void>;
-  onClose: () => void;
-  children?: ReactNode;
-}
-
-/** A dialog with one form. A failure stays in the dialog, so that the user can change the input. */
-export function FormDialog({ title, description, submit, isDanger = false, canSubmit = true, onSubmit, onClose, children }: FormDialogProps) {
-  const [failure, setFailure] = useState<unknown>(null);
-  const [isBusy, setBusy] = useState(false);
-  const handle = (event: FormEvent) => {
-    event.preventDefault();
-    setBusy(true);
-    setFailure(null);
-    onSubmit().then(onClose, setFailure).finally(() => { setBusy(false); });
-  };
-  return (
-    <Dialog isOpen onClose={onClose} title={title} {...(description === undefined ? {} : { description })}>
-      <form onSubmit={handle} className="flex flex-col gap-4">
-        {children}
-        {failure !== null && <Notice tone="bad">{describeFailure(failure)}</Notice>}
-        <DialogActions>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" tone={isDanger ? "danger" : "primary"} isBusy={isBusy} disabled={!canSubmit}>{submit}</Button>
-        </DialogActions>
-      </form>
-    </Dialog>
-  );
-}
 
 const pathOf = (sandbox: Sandbox) => ({ params: { path: { id: sandbox.id } } });
 

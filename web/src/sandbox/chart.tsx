@@ -42,7 +42,7 @@ export function Chart({ label, times, values, format, max = null }: ChartProps) 
         legend: { show: false },
         cursor: { show: false },
         scales: { y: { range: (_, __, top) => [0, Math.max(max ?? 0, top || 1)] } },
-        axes: [{ ...axis, space: 110, values: (_, splits) => splits.map(formatTime) }, { ...axis, size: 58, splits: (_, __, ___, top) => [0, top / 2, top], values: (_, splits) => splits.map((value) => formatter.current(value)) }],
+        axes: [{ ...axis, size: 24, space: 110, values: (_, splits) => splits.map(formatTime) }, { ...axis, size: 58, splits: (_, __, ___, top) => [0, top / 2, top], values: (_, splits) => splits.map((value) => formatter.current(value)) }],
         series: [{}, { stroke: token("--accent"), width: 1.5, fill: token("--accent-tint"), points: { show: false } }],
       },
       [[], []],

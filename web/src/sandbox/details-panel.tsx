@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { api, unwrap } from "@/api/client";
 import type { Sandbox } from "@/api/types";
 import { Button } from "@/components/button";
+import { Facts } from "@/components/facts";
 import { Field, TextInput } from "@/components/field";
 import { FailureNotice } from "@/components/notice";
 import { reportSuccess } from "@/components/toast";
@@ -51,20 +52,6 @@ export function DetailsPanel({ sandbox }: { sandbox: Sandbox }) {
         </div>
       </DetailSection>
     </div>
-  );
-}
-
-export function Facts({ facts }: { facts: readonly (readonly [string, string | null | undefined])[] }) {
-  const known = facts.filter((fact): fact is readonly [string, string] => fact[1] != null && fact[1] !== "");
-  return (
-    <dl className="grid grid-cols-[auto_1fr] gap-x-6 gap-y-1.5 text-control">
-      {known.map(([name, value]) => (
-        <div key={name} className="contents">
-          <dt className="text-muted">{name}</dt>
-          <dd className="[overflow-wrap:anywhere]"><SafeText text={value} /></dd>
-        </div>
-      ))}
-    </dl>
   );
 }
 

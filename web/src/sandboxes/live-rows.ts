@@ -5,8 +5,11 @@ import type { Sandbox, StoredEvent } from "@/api/types";
 import { feed } from "@/events/feed";
 import { describeStep } from "./steps";
 
-/** Minimum time between two requests for the same row. */
-const ROW_INTERVAL_MS = 700;
+/** Minimum time between two requests for rows, and for the list. */
+const ROW_INTERVAL_MS = 400;
+const LIST_INTERVAL_MS = 2_000;
+/** More changed rows than this are fetched as a list. */
+const MAX_SINGLE_ROWS = 8;
 
 export interface LastStep {
   text: string;
@@ -16,7 +19,8 @@ export interface LastStep {
 
 const lastSteps = new Map<string, LastStep>();
 const stepListeners = new Set<() => void>();
-const rowTimers = new Map<string, { isDue: boolean }>();
+const changedRows = new Set<string>();
+let isRefreshing = false;
 
 /** Keeps rows, approvals and messages current: each event that may change one causes a request for it. */
 export function followRows(): () => void {
@@ -73,21 +77,25 @@ export function getLastStep(id: string): LastStep | null {
   return lastSteps.get(id) ?? null;
 }
 
-/** Fetches a row now, and once more later if it changes meanwhile. */
+/** Fetches the rows that changed: now, and once more later if some change meanwhile. */
 function refreshRow(id: string): void {
-  const timer = rowTimers.get(id);
-  if (timer !== undefined) {
-    timer.isDue = true;
-    return;
-  }
-  const state = { isDue: false };
-  rowTimers.set(id, state);
-  void fetchRow(id).finally(() => {
-    setTimeout(() => {
-      rowTimers.delete(id);
-      if (state.isDue) refreshRow(id);
-    }, ROW_INTERVAL_MS);
-  });
+  changedRows.add(id);
+  if (!isRefreshing) void refreshRows();
+}
+
+async function refreshRows(): Promise<void> {
+  isRefreshing = true;
+  const ids = [...changedRows];
+  changedRows.clear();
+  const isMany = ids.length > MAX_SINGLE_ROWS;
+  const isOpen = (id: string) => (queryClient.getQueryCache().find({ queryKey: keys.sandbox(id) })?.getObserversCount() ?? 0) > 0;
+  // One request for the list costs less than one for each of its rows.
+  const list = isMany ? [queryClient.refetchQueries({ queryKey: keys.sandboxes, exact: true })] : [];
+  await Promise.all([...list, ...(isMany ? ids.filter(isOpen) : ids).map(fetchRow)]);
+  setTimeout(() => {
+    isRefreshing = false;
+    if (changedRows.size > 0) void refreshRows();
+  }, isMany ? LIST_INTERVAL_MS : ROW_INTERVAL_MS);
 }
 
 async function fetchRow(id: string): Promise<void> {

@@ -12,7 +12,12 @@ export function numberField<T extends object>(data: T, key: keyof T & string): n
   return typeof value === "number" && Number.isFinite(value) ? value : null;
 }
 
-/** The data of an event under the shape of the catalogue. Read its fields with `textField` and `numberField`. */
+export function listField<T extends object>(data: T, key: keyof T & string): string[] {
+  const value: unknown = data[key];
+  return Array.isArray(value) ? value.filter((each) => typeof each === "string") : [];
+}
+
+/** The data of an event under the shape of the catalogue. Read its fields with `textField`, `numberField` and `listField`. */
 export function dataOf<T extends KnownEventType>(event: StoredEvent): Partial<EventData<T>> {
   return event.data as Partial<EventData<T>>;
 }

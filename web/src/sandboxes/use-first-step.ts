@@ -7,12 +7,12 @@ import { describeStep } from "./steps";
 /** Events to search for the last step. */
 const TAIL = 30;
 
-/** The last step of a sandbox: from the live events, or once from its log. */
-export function useStep(sandbox: Sandbox): LastStep | null {
+/** The last step of a sandbox: from the live events, or once from its log if the row is visible. */
+export function useStep(sandbox: Sandbox, isVisible = true): LastStep | null {
   const step = useLastStep(sandbox.id);
   useQuery({
     queryKey: ["last-step", sandbox.id],
-    enabled: step === null && sandbox.last_seq > 0,
+    enabled: isVisible && step === null && sandbox.last_seq > 0,
     staleTime: Infinity,
     queryFn: async () => {
       const query = { order: "desc" as const, limit: TAIL };

@@ -2,7 +2,7 @@ import { getRouteApi, Link } from "@tanstack/react-router";
 import { Bot, KeyRound, LogIn, MonitorCog, Ticket, Users, type LucideIcon } from "lucide-react";
 import { AgentList } from "@/agents/agent-list";
 import { Page } from "@/components/page";
-import { SettingsSectionBox } from "@/projects/project-page";
+import { SectionBox } from "@/components/section-box";
 import type { SettingsSection } from "@/router";
 import { SecretList } from "@/secrets/secret-list";
 import { useTitle } from "@/shell/title";
@@ -51,16 +51,16 @@ export function SettingsPage() {
 function Section({ id }: { id: SettingsSection }) {
   switch (id) {
     case "agents":
-      return <SettingsSectionBox title="Agents" description="Coding programs on the server's machine."><AgentList /></SettingsSectionBox>;
+      return <SectionBox title="Agents" description="Coding programs on the server's machine."><AgentList /></SectionBox>;
     case "secrets":
-      return <SettingsSectionBox title="Secrets" description="Of the whole server and of all projects you can see. Values can be written and never read."><SecretList /></SettingsSectionBox>;
+      return <SectionBox title="Secrets" description="Of the whole server and of all projects you can see. Values can be written and never read."><SecretList /></SectionBox>;
     case "users":
-      return <SettingsSectionBox title="Users"><UserList /></SettingsSectionBox>;
+      return <SectionBox title="Users"><UserList /></SectionBox>;
     case "tokens":
-      return <SettingsSectionBox title="Tokens" description="API keys for programs and for signing in."><TokenList /></SettingsSectionBox>;
+      return <SectionBox title="Tokens" description="API keys for programs and for signing in."><TokenList /></SectionBox>;
     case "sign-in":
-      return <SettingsSectionBox title="Sign-in sessions" description="Browsers that are signed in as you."><SignInSessionList /></SettingsSectionBox>;
+      return <SectionBox title="Sign-in sessions" description="Browsers that are signed in as you."><SignInSessionList /></SectionBox>;
     case "page":
-      return <SettingsSectionBox title="This browser" description="Stored only here."><PageSettings /></SettingsSectionBox>;
+      return <SectionBox title="This browser" description="Stored only here."><PageSettings /></SectionBox>;
   }
 }

@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import type { StoredEvent } from "@/api/types";
 import { TimelineBuilder } from "./builder";
@@ -96,12 +97,13 @@ describe("TimelineBuilder", () => {
     expect(builder.rows).toMatchObject([{ kind: "approval", state: "resolved", decision: "deny", reason: "no" }]);
   });
 
-  it("shows unknown types and survives data of another shape", () => {
-    const strange = { text: 1, tool_use_id: {}, input: null, items: "x", paths: 3, settings: null, steps: null, reason: null };
-    const types = ["custom.metric", "agent.tool_use", "agent.tool_completed", "agent.plan", "agent.file_edited", "setup.started", "setup.failed",
-      "continuous.check", "approval.resolved", "limit.paused", "message.queued", "message.acknowledged", "agent.failed", "git.branch_created"];
-    const builder = build(...types.map((type): Step => [type, strange]));
-    expect(kinds(builder.rows)).toContain("unknown");
+  it("knows every type of the catalogue, and survives data of another shape", () => {
+    const document = readFileSync("../crates/server/openapi.json", "utf8");
+    const types = [...document.matchAll(/"enum": \[\s*"([a-z]+\.[a-z_]+)"\s*\]/g)].map((match) => match[1] ?? "");
+    expect(types).toContain("git.pr_created");
+    const strange = { text: 1, tool_use_id: {}, input: null, items: "x", paths: 3, settings: 4, steps: {}, reason: null, files: 5, retry_s: "x" };
+    expect(kinds(build(...types.map((type): Step => [type, strange])).rows)).not.toContain("unknown");
+    expect(kinds(build(["custom.metric", strange]).rows)).toEqual(["unknown"]);
   });
 });
 

@@ -1,5 +1,5 @@
 import type { Approval, KnownEventType, StoredEvent } from "@/api/types";
-import { dataOf, numberField, textField } from "@/sandboxes/steps";
+import { dataOf, listField, numberField, textField } from "@/sandboxes/steps";
 import { formatStepDuration, plural } from "@/text/format";
 import { describeNotice } from "./notices";
 import { describeExit, readEdit, readPlan, readText } from "./row-data";
@@ -260,7 +260,7 @@ export class TimelineBuilder {
     if (event.type === "setup.started" || this.setupKey === null) {
       const started = dataOf<"setup.started">(event);
       this.setupKey = `setup-${event.seq}`;
-      const steps = (started.steps ?? []).filter((step) => typeof step === "string");
+      const steps = listField(started, "steps");
       this.push({ kind: "setup", key: this.setupKey, seq: event.seq, at: event.at, steps, completed: 0, state: "running", summary: "", output: "", remedy: "" });
     }
     const row = this.find(this.setupKey);

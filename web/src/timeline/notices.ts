@@ -1,24 +1,15 @@
 import type { KnownEventType, StoredEvent } from "@/api/types";
 import { limitWord } from "@/sandboxes/status";
-import { dataOf, describeTool, numberField, textField } from "@/sandboxes/steps";
-import { capitalize, formatCost, plural } from "@/text/format";
-import type { NoticeTone } from "./rows";
+import { dataOf, describeTool, listField, numberField, textField } from "@/sandboxes/steps";
+import { capitalize, formatCost } from "@/text/format";
+import { describeGit } from "./git-notices";
+import { attention, bad, ok, plain, type NoticeText } from "./notice-text";
 
-export interface NoticeText {
-  tone: NoticeTone;
-  text: string;
-  detail?: string;
-}
-
-const plain = (text: string, detail = ""): NoticeText => ({ tone: "plain", text, detail });
-const bad = (text: string, detail = ""): NoticeText => ({ tone: "bad", text, detail });
-const attention = (text: string, detail = ""): NoticeText => ({ tone: "attention", text, detail });
-const ok = (text: string, detail = ""): NoticeText => ({ tone: "ok", text, detail });
 const guardian = (text: string, detail = ""): NoticeText => ({ tone: "guardian", text, detail });
 
 /** The line of an event that is no step of the agent; `null` if the timeline omits it. */
 export function describeNotice(event: StoredEvent): NoticeText | null {
-  return describeSandbox(event) ?? describeWork(event) ?? describeGit(event);
+  return describeSandbox(event) ?? describeWork(event) ?? describeGit(event) ?? describeFiles(event);
 }
 
 function describeSandbox(event: StoredEvent): NoticeText | null {
@@ -97,8 +88,8 @@ function describeWork(event: StoredEvent): NoticeText | null {
       return text === "" ? null : plain(capitalize(text));
     }
     case "agent.settings_ignored": {
-      const settings = dataOf<"agent.settings_ignored">(event).settings ?? [];
-      const names = settings.map((setting) => textField(setting, "setting")).join(", ");
+      const settings: unknown = dataOf<"agent.settings_ignored">(event).settings;
+      const names = (Array.isArray(settings) ? settings : []).map((setting: unknown) => (typeof setting === "object" && setting !== null && "setting" in setting ? String(setting.setting) : "")).join(", ");
       return attention(`The agent does not support these settings: ${names}`);
     }
     case "agent.transcript_failed":
@@ -132,7 +123,7 @@ function describeWork(event: StoredEvent): NoticeText | null {
     case "guardian.nudged":
       return guardian("The guardian sent the agent a nudge", textField(dataOf<"guardian.nudged">(event), "text"));
     case "guardian.protected_path":
-      return guardian("The results change protected paths, so none were exported", (dataOf<"guardian.protected_path">(event).paths ?? []).join(", "));
+      return guardian("The results change protected paths, so none were exported", listField(dataOf<"guardian.protected_path">(event), "paths").join(", "));
     case "continuous.started":
       return plain("Continuous mode: the agent works until its checks pass");
     case "continuous.passed":
@@ -146,34 +137,8 @@ function describeWork(event: StoredEvent): NoticeText | null {
   }
 }
 
-function describeGit(event: StoredEvent): NoticeText | null {
+function describeFiles(event: StoredEvent): NoticeText | null {
   switch (event.type as KnownEventType) {
-    case "git.cloned": {
-      const data = dataOf<"git.cloned">(event);
-      const uncommitted = numberField(data, "uncommitted") ?? 0;
-      const detail = uncommitted > 0 ? `${plural(uncommitted, "file")} with uncommitted changes stayed outside` : "";
-      return plain(`Copied the repository at ${textField(data, "commit").slice(0, 8)}`, detail);
-    }
-    case "git.branch_created": {
-      const data = dataOf<"git.branch_created">(event);
-      return ok(`Exported the branch ${textField(data, "branch")}`, plural(numberField(data, "commits") ?? 0, "commit"));
-    }
-    case "git.nothing_changed":
-      return plain("There are no changes to export");
-    case "git.pr_merged":
-      return ok(`Pull request ${String(dataOf<"git.pr_merged">(event).number ?? "")} was merged`);
-    case "git.pr_closed":
-      return plain(`Pull request ${String(dataOf<"git.pr_closed">(event).number ?? "")} was closed`);
-    case "git.reviewed": {
-      const data = dataOf<"git.reviewed">(event);
-      return attention(`${textField(data, "reviewer")} reviewed: ${textField(data, "verdict").replaceAll("_", " ")}`, textField(data, "text"));
-    }
-    case "git.check_failed":
-      return bad(`The check ${textField(dataOf<"git.check_failed">(event), "name")} failed`, textField(dataOf<"git.check_failed">(event), "text"));
-    case "git.branch_moved":
-      return attention("The branch got other commits at the forge");
-    case "git.branch_deleted":
-      return attention("The branch was deleted at the forge");
     case "worktree.synced_in":
       return plain("Copied your worktree into the workspace");
     case "worktree.synced_out":

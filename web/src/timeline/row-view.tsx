@@ -1,5 +1,6 @@
 import { memo, type ReactNode } from "react";
 import { Ban, Brain, Check, ChevronRight, CircleCheck, CircleDashed, CircleDot, CircleX, Info, ListChecks, PackageOpen, ShieldHalf, TriangleAlert, User, Wrench, Zap } from "lucide-react";
+import { LineCounts } from "@/changes/line-counts";
 import { describeStep } from "@/sandboxes/steps";
 import { AnsiText } from "@/text/ansi";
 import { capitalize, firstLine, formatClock, formatDateTime, formatStepDuration, plural } from "@/text/format";
@@ -8,7 +9,7 @@ import { PartialNote } from "@/text/partial-text";
 import { SafeText } from "@/text/safe-text-view";
 import { ApprovalRowView } from "./approval-row";
 import { describeGroup, type ChecksRow, type DisplayRow, type MessageRow, type NoticeRow, type PlanRow, type SetupRow, type TextRow, type ToolGroup, type TurnRow, type UnknownRow } from "./rows";
-import { EditDiff, LineCounts, ToolCard } from "./tool-card";
+import { EditDiff, ToolCard } from "./tool-card";
 
 export interface RowContext {
   sandboxId: string;

@@ -1,4 +1,4 @@
-import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown } from "lucide-react";
 import type { Approval, Message, Sandbox } from "@/api/types";
@@ -23,6 +23,12 @@ interface TimelineProps {
   approvals: readonly Approval[];
   isWorking: boolean;
   isRecorded?: boolean;
+}
+
+/** The rows on the screen, with their distance from its upper end. */
+interface RowsInView {
+  firstKey: string | undefined;
+  rows: readonly { key: unknown; top: number }[];
 }
 
 /** Distance from the end, in pixels, at which the view still follows new rows. */
@@ -57,20 +63,45 @@ export function Timeline({ sandboxId, sandbox, log, display, messages, approvals
 
   const context = useRowContext(sandboxId, isRecorded, messages, useCallback(() => { renderFolds((value) => value + 1); }, []));
 
-  // Open at the newest step.
+  // Open at the newest step. Until the rows are measured, they would overlap.
   const hasOpened = useRef(false);
+  const [isPlaced, setPlaced] = useState(false);
   useEffect(() => {
     if (hasOpened.current || count === 0) return;
     hasOpened.current = true;
     virtualizer.scrollToEnd();
+    const place = () => { setPlaced(true); };
+    if (document.hidden) place();
+    else requestAnimationFrame(place);
   }, [count, virtualizer]);
 
+  const rowsInView = useRef<RowsInView | null>(null);
+  const readView = (element: HTMLElement) => {
+    const top = element.scrollTop;
+    const rows = virtualizer.getVirtualItems().filter((item) => item.end > top).map((item) => ({ key: item.key, top: item.start - top }));
+    rowsInView.current = { firstKey: display[0]?.key, rows };
+    const hasOlder = log.olderCursor !== null && !isRecorded;
+    if (hasOpened.current && hasOlder && top < LOAD_OLDER_AT) void feed.loadOlder(sandboxId).catch(() => undefined);
+  };
   const onScroll = () => {
     const element = scroller.current;
     if (element === null) return;
     setAtEnd(element.scrollHeight - element.scrollTop - element.clientHeight < END_THRESHOLD);
-    if (element.scrollTop < LOAD_OLDER_AT && log.olderCursor !== null) void feed.loadOlder(sandboxId).catch(() => undefined);
+    readView(element);
   };
+  // Older rows go above those in view, which stay where they are.
+  useLayoutEffect(() => {
+    const [element, before] = [scroller.current, rowsInView.current];
+    if (element === null) return;
+    if (before !== null && before.firstKey !== display[0]?.key) {
+      const indexes = new Map<unknown, number>(display.map((row, index) => [row.key, index]));
+      const kept = before.rows.find(({ key }) => indexes.has(key));
+      const start = kept === undefined ? undefined : virtualizer.measurementsCache[indexes.get(kept.key) ?? 0]?.start;
+      if (kept !== undefined && start !== undefined) element.scrollTop = start - kept.top;
+    }
+    readView(element);
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+  }, [display]);
 
   const goToEnd = () => {
     virtualizer.scrollToEnd();
@@ -101,7 +132,7 @@ export function Timeline({ sandboxId, sandbox, log, display, messages, approvals
       <div ref={scroller} onScroll={onScroll} tabIndex={0} aria-label="Timeline" role="region" className="scroll-area min-h-0 flex-1 overscroll-none outline-offset-[-2px]">
         {sandbox !== undefined && <StartProgress sandbox={sandbox} events={log.events} />}
         <LogStart log={log} failure={failure} sandboxId={sandboxId} />
-        <div className="relative mx-auto w-full max-w-[52rem]" style={{ height: virtualizer.getTotalSize() }}>
+        <div className={`relative mx-auto w-full max-w-[52rem] ${isPlaced ? "" : "invisible"}`} style={{ height: virtualizer.getTotalSize() }}>
           {virtualizer.getVirtualItems().map((item) => {
             const row = display[item.index];
             return (

@@ -2,6 +2,7 @@ import { memo, type ReactNode } from "react";
 import { ChevronRight, CircleAlert, CircleSlash, FilePen, FileText, Globe, LoaderCircle, Search, ShieldAlert, Terminal, Users, Wrench, type LucideIcon } from "lucide-react";
 import { formatInput } from "@/approvals/approval-request";
 import { DiffText } from "@/changes/diff-text";
+import { LineCounts } from "@/changes/line-counts";
 import { describeTool } from "@/sandboxes/steps";
 import { useNow } from "@/shell/clock";
 import { AnsiText } from "@/text/ansi";
@@ -68,15 +69,6 @@ export const ToolCard = memo(function ToolCard({ row, sandboxId, isOpen, onToggl
     </div>
   );
 });
-
-export function LineCounts({ added, removed }: { added: number; removed: number }) {
-  if (added === 0 && removed === 0) return null;
-  return (
-    <span className="shrink-0 text-meta font-semibold">
-      {added > 0 && <span className="text-ok">+{added}</span>} {removed > 0 && <span className="text-bad">−{removed}</span>}
-    </span>
-  );
-}
 
 function ToolState({ row }: { row: ToolRow }) {
   switch (row.state) {

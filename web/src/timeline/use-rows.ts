@@ -11,8 +11,8 @@ interface BuiltRows {
 }
 
 /** More events than this are built in slices, so that the page stays responsive. */
-const MAX_SYNC_EVENTS = 6_000;
-const SLICE_EVENTS = 2_500;
+const MAX_SYNC_EVENTS = 1_500;
+const SLICE_EVENTS = 1_000;
 
 function finish(builder: TimelineBuilder, before: BuiltRows | null): BuiltRows {
   return { builder, rows: builder.rows, display: groupRows(builder.rows, before?.display) };
@@ -20,6 +20,13 @@ function finish(builder: TimelineBuilder, before: BuiltRows | null): BuiltRows {
 
 function canExtend(built: BuiltRows, events: readonly StoredEvent[]): boolean {
   return built.builder.firstSeq === (events[0]?.seq ?? null) && built.builder.lastSeq <= (events.at(-1)?.seq ?? 0);
+}
+
+/** The index of the first event after a seq. Seqs ascend. */
+function findNext(events: readonly StoredEvent[], seq: number): number {
+  let next = events.length;
+  while (next > 0 && (events[next - 1]?.seq ?? 0) > seq) next -= 1;
+  return next;
 }
 
 /** The rows of a log. New events extend the rows; an older page, or an earlier position of a replay, builds them again. */
@@ -33,17 +40,19 @@ export function useTimelineRows(log: Pick<EventLog, "events">): BuiltRows {
     if (sliced !== null && sliced !== built.current && canExtend(sliced, events)) built.current = sliced;
     const before = built.current;
     if (before !== null && canExtend(before, events)) {
-      before.builder.add(events);
+      const first = findNext(events, before.builder.lastSeq);
+      if (events.length - first <= MAX_SYNC_EVENTS) before.builder.add(events.slice(first));
       if (before.builder.rows !== before.rows) built.current = finish(before.builder, before);
     } else if (before === null || events.length <= MAX_SYNC_EVENTS) {
+      // Of a long log, the newest rows come first.
       const builder = new TimelineBuilder();
-      builder.add(events);
+      builder.add(events.slice(-MAX_SYNC_EVENTS));
       built.current = finish(builder, before);
     }
     return built.current;
   }, [events, sliced]);
 
-  const isStale = rows !== null && !canExtend(rows, events);
+  const isStale = rows !== null && (!canExtend(rows, events) || rows.builder.lastSeq !== (events.at(-1)?.seq ?? 0));
   const firstSeq = events[0]?.seq ?? null;
   const lastSeq = events.at(-1)?.seq ?? null;
   const latest = useRef(events);

@@ -6,11 +6,12 @@ import { queryClient, useProjects } from "@/api/queries";
 import type { Schemas, Token } from "@/api/types";
 import { Button, IconButton } from "@/components/button";
 import { Field, Select, TextInput } from "@/components/field";
+import { FormDialog } from "@/components/form-dialog";
 import { FailureNotice, Notice } from "@/components/notice";
-import { FormDialog } from "@/sandbox/action-dialogs";
 import { CopyButton } from "@/text/code-block";
 import { formatDateTime } from "@/text/format";
 import { SafeText } from "@/text/safe-text-view";
+import { RoleSelect, type Role } from "@/users/role-select";
 
 const TOKENS_KEY = ["tokens"] as const;
 
@@ -62,7 +63,7 @@ function TokenForm({ onClose, onCreated }: { onClose: () => void; onCreated: (to
   const projects = useProjects().data ?? [];
   const [name, setName] = useState("");
   const [kind, setKind] = useState<Schemas["TokenKind"]>("user");
-  const [role, setRole] = useState<Schemas["Role"]>("member");
+  const [role, setRole] = useState<Role>("member");
   const [projectId, setProjectId] = useState("");
   return (
     <FormDialog
@@ -87,15 +88,7 @@ function TokenForm({ onClose, onCreated }: { onClose: () => void; onCreated: (to
       </Field>
       {kind === "service" && (
         <>
-          <Field label="Role">
-            {(control) => (
-              <Select {...control} value={role} onChange={(event) => { setRole(event.target.value as Schemas["Role"]); }}>
-                <option value="viewer">viewer</option>
-                <option value="member">member</option>
-                <option value="admin">admin</option>
-              </Select>
-            )}
-          </Field>
+          <Field label="Role">{(control) => <RoleSelect {...control} role={role} onRole={setRole} />}</Field>
           <Field label="Project">
             {(control) => (
               <Select {...control} value={projectId} onChange={(event) => { setProjectId(event.target.value); }}>

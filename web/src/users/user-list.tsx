@@ -2,18 +2,16 @@ import { useState } from "react";
 import { Plus, Trash2 } from "lucide-react";
 import { api, unwrap } from "@/api/client";
 import { queryClient } from "@/api/queries";
-import type { Schemas, User } from "@/api/types";
+import type { User } from "@/api/types";
 import { Button, IconButton } from "@/components/button";
-import { Field, Select, TextInput } from "@/components/field";
+import { Field, TextInput } from "@/components/field";
+import { FormDialog } from "@/components/form-dialog";
 import { FailureNotice } from "@/components/notice";
 import { useAction } from "@/components/use-action";
-import { FormDialog } from "@/sandbox/action-dialogs";
 import { formatCost } from "@/text/format";
 import { SafeText } from "@/text/safe-text-view";
+import { RoleSelect, type Role } from "./role-select";
 import { USERS_KEY, useUsers } from "./user-queries";
-
-type Role = Schemas["Role"];
-const ROLES: readonly Role[] = ["viewer", "member", "admin"];
 
 export function UserList() {
   const users = useUsers();
@@ -33,9 +31,7 @@ export function UserList() {
           <li key={user.id} className="flex items-center gap-3 border-b border-line py-1.5 last:border-b-0">
             <span className="min-w-0 flex-1 truncate text-control"><SafeText text={user.name} /></span>
             {user.usage?.cost != null && <span className="text-meta text-muted">{formatCost(user.usage.cost)}</span>}
-            <Select aria-label={`Role of ${user.name}`} className="w-auto" value={user.role} onChange={(event) => { setRole(user, event.target.value as Role); }}>
-              {ROLES.map((each) => <option key={each} value={each}>{each}</option>)}
-            </Select>
+            <RoleSelect aria-label={`Role of ${user.name}`} className="w-auto" role={user.role} onRole={(role) => { setRole(user, role); }} />
             <IconButton label={`Remove ${user.name}`} size="small" onClick={() => { setRemoved(user); }}><Trash2 size={15} aria-hidden /></IconButton>
           </li>
         ))}
@@ -75,13 +71,7 @@ function UserForm({ onClose }: { onClose: () => void }) {
       }}
     >
       <Field label="Name">{(control) => <TextInput {...control} autoFocus value={name} onChange={(event) => { setName(event.target.value); }} />}</Field>
-      <Field label="Role">
-        {(control) => (
-          <Select {...control} value={role} onChange={(event) => { setRole(event.target.value as Role); }}>
-            {ROLES.map((each) => <option key={each} value={each}>{each}</option>)}
-          </Select>
-        )}
-      </Field>
+      <Field label="Role">{(control) => <RoleSelect {...control} role={role} onRole={setRole} />}</Field>
     </FormDialog>
   );
 }

@@ -20,8 +20,9 @@ pub async fn is_ready(app: &App) -> bool {
     matches!(answered, Ok(Ok(true))) && !*app.stopping.borrow()
 }
 
-/// Sets the gauges of sandboxes by state.
+/// Sets the gauges of sandboxes by state and of the machine.
 pub async fn update_gauges(app: &App) -> Result<()> {
+    crate::host_load::update_gauges(&app.config.data_dir);
     let counts = app.read(async move |tx| Ok(sandboxes::count_by_state(tx).await?)).await?;
     for state in SandboxState::ALL {
         let count = counts.iter().find(|(found, _)| found == state).map_or(0, |(_, count)| *count);

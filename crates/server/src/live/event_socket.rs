@@ -177,6 +177,8 @@ impl EventSocket {
             }
             News::Live(live) => {
                 if feed.includes(live.sandbox).await? {
+                    // An open log has a tail, which knows the newest seq.
+                    feed.follower(live.sandbox).await?;
                     self.send_frame(live.json.clone()).await?;
                 }
             }

@@ -240,7 +240,7 @@ impl WorkerSocket {
         match frame {
             WorkerFrame::Renew { leases } => self.renew_leases(leases).await,
             WorkerFrame::Live { data, .. } => {
-                self.publish_live(data);
+                self.publish_live(data).await;
                 Ok(())
             }
             WorkerFrame::Pong { .. } | WorkerFrame::Unknown => Ok(()),
@@ -261,13 +261,27 @@ impl WorkerSocket {
     }
 
     /// Publishes streamed text to live readers. It is not stored.
-    fn publish_live(&self, data: serde_json::Value) {
-        let Some(after_seq) = self.app.hub.newest_seq(self.id) else { return };
+    async fn publish_live(&mut self, data: serde_json::Value) {
+        let Some(after_seq) = self.newest_seq().await else { return };
         let text = encode_frame(&EventsFrame::Live { sandbox_id: self.id, after_seq, data });
         if text.len() <= bounds::MAX_EVENT_DATA_BYTES {
             let text = self.app.secrets.redactor(self.project).redact(&text).unwrap_or(text);
             self.app.hub.publish_live(self.id, text);
         }
+    }
+
+    /// The newest seq of the log; `None` without readers. A reader of all sandboxes opens a log at its first news, so
+    /// that only the first text is followed by a read of the store.
+    async fn newest_seq(&mut self) -> Option<i64> {
+        if !self.app.hub.has_readers() {
+            return None;
+        }
+        if let Some(seq) = self.app.hub.newest_seq(self.id) {
+            return Some(seq);
+        }
+        let id = self.id;
+        let row = self.app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await;
+        Some(row.ok()??.last_seq)
     }
 
     async fn send_frame(&mut self, frame: &ServerFrame) -> std::result::Result<(), SocketClosed> {

@@ -11,7 +11,8 @@ mod model_keys;
 mod on_a_terminal;
 mod projects;
 
-use agent_fixture::{AgentFixture, REAL_API_KEY};
+pub use agent_fixture::AgentFixture;
+use agent_fixture::REAL_API_KEY;
 use atoll_core::model::ModelApi;
 use atoll_test_wait::poll_until;
 use atoll_tests::local::repository::SampleRepository;
