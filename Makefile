@@ -72,7 +72,7 @@ lint:
 
 # Measures Atoll and prints each figure beside its floor and its bar.
 bench: worker page
-	@scripts/need postgresql rsync sandbox
+	@scripts/need postgresql rsync sandbox chromium
 	$(CARGO) build --release --locked -p atoll -p atoll-worker -p atoll-bench
 	target/release/atoll-bench
 

@@ -52,6 +52,16 @@ pub struct Plan {
     pub repository: RepositorySize,
     /// Files of 50 KB in the worktree that is sent as a whole.
     pub worktree_files: usize,
+    pub page: PageSizes,
+}
+
+/// What the web page shows while it is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct PageSizes {
+    pub events: usize,
+    pub files: usize,
+    pub agents: usize,
+    pub rounds: usize,
 }
 
 impl Plan {
@@ -82,6 +92,7 @@ impl Plan {
             large_files: 20,
             repository: RepositorySize { files: 50_000, file_bytes: 6000, commits: 5000 },
             worktree_files: 10_000,
+            page: PageSizes { events: 50_000, files: 300, agents: 300, rounds: 5 },
         }
     }
 
@@ -112,6 +123,7 @@ impl Plan {
             large_files: 4,
             repository: RepositorySize { files: 1000, file_bytes: 6000, commits: 50 },
             worktree_files: 100,
+            page: PageSizes { events: 2000, files: 30, agents: 20, rounds: 2 },
         }
     }
 }

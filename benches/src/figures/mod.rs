@@ -26,6 +26,7 @@ mod setup;
 mod single_event;
 mod tool_calls;
 mod trajectory;
+mod web_page;
 mod worktrees;
 
 use crate::bench::Bench;
@@ -59,11 +60,12 @@ pub enum FigureName {
     Setup,
     Checkouts,
     Worktrees,
+    Page,
 }
 
 impl FigureName {
     /// All figures in run order. `Memory` precedes `Trajectory`, which reads pages from the same server.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::IngestSqlite,
         Self::IngestPostgres,
         Self::SingleEvent,
@@ -86,6 +88,7 @@ impl FigureName {
         Self::Setup,
         Self::Checkouts,
         Self::Worktrees,
+        Self::Page,
     ];
 
     const fn as_str(self) -> &'static str {
@@ -112,6 +115,7 @@ impl FigureName {
             Self::Setup => "setup",
             Self::Checkouts => "checkouts",
             Self::Worktrees => "worktrees",
+            Self::Page => "page",
         }
     }
 
@@ -140,6 +144,7 @@ impl FigureName {
             Self::Setup => Box::pin(setup::measure_setup(bench)).await,
             Self::Checkouts => Box::pin(checkouts::measure_checkouts(bench)).await,
             Self::Worktrees => Box::pin(worktrees::measure_worktrees(bench)).await,
+            Self::Page => web_page::measure_page(bench),
         };
         measured.unwrap_or_else(|error| vec![Figure::from_error(self.as_str(), &error)])
     }
