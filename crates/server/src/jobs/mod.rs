@@ -205,15 +205,18 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) -> Option<Stri
             postpone_job(app, &job, after).await
         }
         Err(problem) => {
-            tracing::warn!(kind = %job.kind, sandbox = %job.sandbox_id, detail = %problem.detail, "a job failed; will retry");
+            // The line of a logged problem has the job's fields.
+            if !problem.is_logged() {
+                tracing::warn!(detail = %problem.detail, "a job failed; will retry");
+            }
             metrics::counter!(crate::metrics::JOBS_FAILED, "kind" => job.kind.as_str()).increment(1);
             postpone_job(app, &job, back_off(job.attempts)).await
         }
     };
     match stored {
         Ok(true) => {}
-        Ok(false) => tracing::debug!(kind = %job.kind, "a job was cancelled, rescheduled or claimed again meanwhile"),
-        Err(_) => tracing::debug!(kind = %job.kind, "failed to store a job's end; it runs again"),
+        Ok(false) => tracing::debug!("a job was cancelled, rescheduled or claimed again meanwhile"),
+        Err(_) => tracing::debug!("failed to store a job's end; it runs again"),
     }
     failure
 }

@@ -128,7 +128,7 @@ mod tests {
     fn reads_the_standard_form_of_headers() {
         let headers = parse_headers("authorization=Basic YTpi==, x-team = a ,bad");
         let expected = [("authorization", "Basic YTpi=="), ("x-team", "a")];
-        assert_eq!(headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        assert_eq!(headers, HashMap::from(expected.map(|(name, value)| (name.to_owned(), value.to_owned()))));
     }
 
     #[tokio::test]
