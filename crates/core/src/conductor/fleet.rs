@@ -233,7 +233,7 @@ mod tests {
         let elsewhere = FleetAgent { repository: Some("/srv/other".into()), ..agent("Fix the parser", Phase::Editing) };
         let nowhere = FleetAgent { repository: None, ..agent("Fix the parser", Phase::Editing) };
         let (one, two) = (agent("Fix the parser", Phase::Editing), agent("fix the  parser!", Phase::Testing));
-        let untitled = [agent("untitled", Phase::Editing), agent("untitled", Phase::Editing)];
+        let untitled = [agent("untitled", Phase::Testing), agent("untitled", Phase::Testing)];
         let all = [vec![elsewhere, nowhere, one.clone(), two.clone()], untitled.to_vec()].concat();
         let review = review_fleet(&all);
         assert_eq!(kinds(&review), [FindingKind::DuplicateWork]);
