@@ -38,7 +38,7 @@ pub use download_body::DownloadCounter;
 pub use gateway_server::serve_gateway;
 pub use placeholder::Placeholders;
 pub use registry_proxy::registry_addresses;
-pub use upstream_client::{UpstreamClient, new_client as new_upstream_client};
+pub use upstream_client::{UpstreamClient, new_client as new_upstream_client, root_cause as upstream_root_cause};
 
 use crate::app::continuous;
 use crate::egress::parse_upstream_proxy;

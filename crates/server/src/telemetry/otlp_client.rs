@@ -1,6 +1,6 @@
 //! The HTTP client of the exporter: the server's own, on the server's runtime.
 
-use crate::gateway::{UpstreamClient, new_upstream_client};
+use crate::gateway::{UpstreamClient, new_upstream_client, upstream_root_cause};
 use atoll_core::BoxFuture;
 use axum::body::Bytes;
 use axum::http::{Request, Response};
@@ -56,7 +56,7 @@ impl fmt::Debug for OtlpClient {
 }
 
 async fn send_request(client: UpstreamClient, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, HttpError> {
-    let response = client.request(request).await?;
+    let response = client.request(request).await.map_err(|error| upstream_root_cause(&error))?;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await?.to_bytes();
     Ok(Response::from_parts(head, body))
