@@ -57,8 +57,11 @@ async fn every_documented_metric_appears_after_a_run() {
     let id = server.create_sandbox(json!({ "prompt": "say hello\nedit a.txt one" })).await;
     server.wait_until_ended(&id).await;
     // The server stores this after the provider's last call.
-    let is_removed = async || if server.get_sandbox(&id).await["provider_id"].is_null() { Ok(()) } else { Err(()) };
-    try_poll_for(is_removed).await.expect("the provider must remove the sandbox");
+    let polled = try_poll_for(async || {
+        let row = server.get_sandbox(&id).await;
+        if row["provider_id"].is_null() { Ok(()) } else { Err(row) }
+    });
+    polled.await.expect("the provider must remove the sandbox");
     let text = server.admin.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
     let families = parse_metrics(&text);
 
