@@ -11,6 +11,7 @@ pub mod git_server;
 pub mod local;
 pub mod manual_worker;
 pub mod node;
+pub mod otlp_receiver;
 pub mod package_registry;
 pub mod postgres;
 pub mod process;

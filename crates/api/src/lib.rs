@@ -19,6 +19,7 @@ mod health;
 mod limits;
 mod live;
 mod messages;
+mod monitoring;
 mod network;
 mod page;
 mod previews;
@@ -62,6 +63,7 @@ pub use live::{
     EventsFrame, EventsRequest, FollowedSandboxes, TerminalFrame, TerminalRequest, TicketQuery, TruncatedEvent,
 };
 pub use messages::{ChangeMessage, Message, MessageListQuery, NewMessage, SentToSession};
+pub use monitoring::{AgentAnomaly, MonitoredAgent, MonitoringFinding, MonitoringStatus};
 pub use network::{HostTraffic, NetworkStatus, TrafficTotal};
 pub use page::{Page, PageQuery};
 pub use previews::{NewPreview, Port, PortList, Preview, PreviewList};

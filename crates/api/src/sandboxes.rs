@@ -178,6 +178,9 @@ pub struct Sandbox {
     /// Model usage; only in responses about one sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<ModelUsage>,
+    /// Id of its trace; only in responses about one sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
     /// Progress of continuous mode; only in responses about one sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub continuous: Option<ContinuousProgress>,

@@ -6,8 +6,8 @@ use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, forge, gc, image, inbox,
-    model_script, open, openapi, project, providers, pull_request, run as run_task, sandbox, sandbox_overview, secret,
-    serve, session, setup, sign_in, snapshot, ticket, token, user, verify,
+    model_script, monitor, open, openapi, project, providers, pull_request, run as run_task, sandbox, sandbox_overview,
+    secret, serve, session, setup, sign_in, snapshot, ticket, token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -99,6 +99,8 @@ pub enum Command {
     Replay(run_task::replay::Replay),
     /// List, install and remove agents
     Agents(agents::Agents),
+    /// Show what each agent does, and what needs attention
+    Monitor(monitor::Monitor),
     /// List providers with their capabilities and limits
     Providers(providers::Providers),
     /// Compare two sandboxes
@@ -197,6 +199,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::Deny(deny) => approvals::deny(deny, output).await,
         Command::Replay(replay) => run_task::replay::run(replay, output).await,
         Command::Agents(agents) => agents::run(agents, output).await,
+        Command::Monitor(monitor) => monitor::run(monitor, output).await,
         Command::Providers(providers) => providers::run(providers, output).await,
         Command::Compare(compare) => compare::run(compare, output).await,
         Command::Snapshot(snapshot) => snapshot::run(snapshot, output).await,

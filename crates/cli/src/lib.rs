@@ -29,6 +29,7 @@ mod image_source;
 mod inbox;
 pub mod launcher;
 mod model_script;
+mod monitor;
 mod open;
 mod openapi;
 pub mod output;

@@ -4,8 +4,8 @@ use crate::http::{Client, EMPTY_BODY, NO_QUERY};
 use atoll_api::events::Empty;
 use atoll_api::{
     AgentList, CacheList, ChangeProject, ChangeUser, GcReport, GcRequest, ImageList, ImportImageQuery, KeyRotation,
-    Member, NewProject, NewSecret, NewToken, NewUser, Page, PageQuery, Project, ProviderList, PruneCaches,
-    PrunedCaches, RemoveCacheQuery, RemoveSecretQuery, RemoveSnapshotQuery, RemovedCache, RemovedImage,
+    Member, MonitoringStatus, NewProject, NewSecret, NewToken, NewUser, Page, PageQuery, Project, ProviderList,
+    PruneCaches, PrunedCaches, RemoveCacheQuery, RemoveSecretQuery, RemoveSnapshotQuery, RemovedCache, RemovedImage,
     RemovedSnapshot, Secret, SecretListQuery, SetMember, SnapshotList, Token, User, WebSocketTicket,
 };
 use atoll_core::id::{ProjectId, TokenId, UserId};
@@ -16,6 +16,11 @@ impl Client {
     /// Lists the agents that the server knows: `GET /agents`.
     pub async fn list_agents(&self) -> Result<AgentList> {
         self.get("/agents", NO_QUERY).await
+    }
+
+    /// Shows what each live agent does: `GET /sandboxes/monitoring/status`.
+    pub async fn monitoring_status(&self) -> Result<MonitoringStatus> {
+        self.get("/sandboxes/monitoring/status", NO_QUERY).await
     }
 
     /// Lists the providers with their capabilities and limits: `GET /providers`.

@@ -26,6 +26,7 @@ mod sections;
 mod setup_section;
 mod source;
 mod suggest;
+mod telemetry_section;
 mod values;
 mod yaml;
 
@@ -49,5 +50,6 @@ pub use sections::{
 };
 pub use setup_section::Setup;
 pub use source::{Setting, SettingSource, Warning};
+pub use telemetry_section::{Otlp, Telemetry};
 pub use values::{Database, Level, LogFormat, Tls};
 pub use yaml::parse_yaml;

@@ -14,6 +14,7 @@ use crate::packages;
 use crate::page_sections::{Preview, SignIn};
 use crate::registries::{self, Registries};
 use crate::setup_section::Setup;
+use crate::telemetry_section::Telemetry;
 use crate::values::{Database, Level, LogFormat};
 use atoll_core::fake_options::{self, FakeOptions};
 use atoll_core::network::{AddressException, HostsByEcosystem};
@@ -64,6 +65,7 @@ section! {
         section server: Server;
         section metrics: Metrics;
         section log: Log;
+        section telemetry: Telemetry;
         section sign_in: SignIn;
         section preview: Preview;
         section limits: Limits;

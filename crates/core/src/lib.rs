@@ -11,6 +11,7 @@ pub mod approval;
 pub mod bounds;
 pub mod branch_workflow;
 pub mod budget;
+pub mod conductor;
 pub mod continuous;
 pub mod demo_line;
 pub mod event;
@@ -53,6 +54,7 @@ pub mod sparse_checkout;
 pub mod string_enum;
 pub mod ticket;
 pub mod time;
+pub mod trace;
 
 /// A boxed future, for the few traits used as trait objects.
 pub type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -134,10 +134,18 @@ const LISTED_MODELS: &[ListedModel] = &[
     gemini("gemini-2.5-flash-lite", 0.1, 0.4, 0.01),
 ];
 
+fn find_listed(model: &str) -> Option<&'static ListedModel> {
+    LISTED_MODELS.iter().find(|listed| model.strip_prefix(listed.name).is_some_and(is_release_suffix))
+}
+
 /// Returns the list price of a model that an agent offers.
 pub fn list_price(model: &str) -> Option<Price> {
-    let is_named = |listed: &&ListedModel| model.strip_prefix(listed.name).is_some_and(is_release_suffix);
-    LISTED_MODELS.iter().find(is_named).map(|listed| listed.price)
+    find_listed(model).map(|listed| listed.price)
+}
+
+/// Returns the list's name of a model, without its release.
+pub fn listed_name(model: &str) -> Option<&'static str> {
+    find_listed(model).map(|listed| listed.name)
 }
 
 /// The list prices of all models of an API.

@@ -21,6 +21,7 @@ use std::time::Duration;
 pub mod caches;
 pub mod capabilities;
 pub mod files;
+pub mod observed;
 pub use caches::{
     CacheRef, CacheUse, MAX_CACHE_DEPTH, PACKAGE_CACHE_DIR, checkout_commit, checkout_key, checkout_key_prefix,
     is_checkout_name, provider_cache_name,
@@ -64,7 +65,21 @@ pub enum Error {
     CacheGone { name: String },
 }
 
+/// Every code of an [`Error`].
+pub const ERROR_CODES: &[&str] = &[
+    "provider_unsupported",
+    "provider_refused",
+    "provider_exhausted",
+    Error::UNREACHABLE_CODE,
+    "provider_busy",
+    "provider_no_input",
+    "provider_gone",
+    "provider_cache_gone",
+];
+
 impl Error {
+    const UNREACHABLE_CODE: &str = "provider_unreachable";
+
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } => true,
@@ -84,7 +99,7 @@ impl Error {
             Self::Unsupported { .. } => "provider_unsupported",
             Self::Refused { .. } => "provider_refused",
             Self::Exhausted { .. } => "provider_exhausted",
-            Self::Unreachable { .. } => "provider_unreachable",
+            Self::Unreachable { .. } => Self::UNREACHABLE_CODE,
             Self::Busy { .. } => "provider_busy",
             Self::NoInput { .. } => "provider_no_input",
             Self::Gone => "provider_gone",
@@ -375,6 +390,19 @@ pub struct DeadWorker {
     pub exit: CommandExit,
 }
 
+/// Calls a method of an observed provider, and reports its end.
+macro_rules! observe_call {
+    ($this:ident, $method:ident($($argument:ident),*)) => {{
+        let end = $this.observer.begin_call($this.inner.kind(), stringify!($method));
+        let call = $this.inner.$method($($argument),*);
+        Box::pin(async move {
+            let result = call.await;
+            end(observed::CallResult::failure_code(&result));
+            result
+        })
+    }};
+}
+
 /// Declares the provider trait twice: for implementers with `async fn`, and object-safe for callers.
 macro_rules! provider_traits {
     (
@@ -432,6 +460,30 @@ macro_rules! provider_traits {
             })+
             $(fn $optional<'a>(&'a self, $($oarg: $otype),*) -> BoxFuture<'a, Result<$oout, Error>> {
                 Box::pin(ImplementProvider::$optional(self, $($oarg),*))
+            })+
+        }
+
+        impl Provider for observed::ObservedProvider {
+            fn kind(&self) -> ProviderKind {
+                self.inner.kind()
+            }
+
+            fn capabilities(&self) -> Capabilities {
+                self.inner.capabilities()
+            }
+
+            fn disconnect_all(&self) {
+                self.inner.disconnect_all();
+            }
+
+            $(fn $required<'a>(&'a self, $($rarg: $rtype),*) -> BoxFuture<'a, $rout> {
+                observe_call!(self, $required($($rarg),*))
+            })+
+            $(fn $default<'a>(&'a self, $($darg: $dtype),*) -> BoxFuture<'a, $dout> {
+                observe_call!(self, $default($($darg),*))
+            })+
+            $(fn $optional<'a>(&'a self, $($oarg: $otype),*) -> BoxFuture<'a, Result<$oout, Error>> {
+                observe_call!(self, $optional($($oarg),*))
             })+
         }
     };

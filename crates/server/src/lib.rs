@@ -8,6 +8,7 @@ mod api;
 pub mod app;
 mod auth;
 mod blobs;
+mod conductor;
 mod connections;
 mod cursor;
 mod data_dir;
@@ -44,6 +45,7 @@ pub mod secrets;
 mod serve;
 mod shares;
 pub mod state;
+mod telemetry;
 mod terminals;
 mod worker_link;
 

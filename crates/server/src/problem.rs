@@ -40,6 +40,11 @@ impl Problem {
         self.code.status() >= 500
     }
 
+    /// The failure was logged where it happened.
+    pub const fn is_logged(&self) -> bool {
+        matches!(self.code, Code::Internal | Code::StoreUnavailable | Code::DiskFull)
+    }
+
     pub fn not_found(what: &str) -> Self {
         Self::new(Code::NotFound, format!("there is no such {what}, or you may not see it"))
     }

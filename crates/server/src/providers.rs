@@ -1,6 +1,7 @@
 //! The providers of this server, and the link for workers in the server's own process.
 
 use crate::app::{blob_transfer, heartbeat, inbox, ingest, lease_wait};
+use crate::metrics::ProviderCallMeter;
 use crate::options::Options;
 use crate::problem::Problem;
 use crate::state::App;
@@ -9,6 +10,7 @@ use atoll_core::BoxFuture;
 use atoll_core::id::{MessageId, SandboxId};
 use atoll_core::provider::Provider;
 use atoll_core::provider::capabilities::ImageAbility;
+use atoll_core::provider::observed::{ObserveCalls, ObservedProvider};
 use atoll_core::sandbox::ProviderKind;
 use atoll_protocol::link::{LinkError, WorkerLink};
 use atoll_protocol::{Ack, Batch, BatchAnswer, Heartbeat, HeartbeatAnswer, LeaseAnswer, LeaseRequest, Nack};
@@ -51,7 +53,11 @@ fn build_provider(
 impl Providers {
     pub fn new(options: &Options, app: &Arc<App>) -> Self {
         let linked = Arc::new(WorkerLinks::new(app));
-        let build = |kind: &ProviderKind| build_provider(*kind, options, app, &linked);
+        let meter: Arc<dyn ObserveCalls> = Arc::new(ProviderCallMeter);
+        let build = |kind: &ProviderKind| {
+            let provider = build_provider(*kind, options, app, &linked);
+            Arc::new(ObservedProvider::new(provider, Arc::clone(&meter))) as Arc<dyn Provider>
+        };
         Self { providers: ProviderKind::ALL.iter().map(build).collect(), linked }
     }
 

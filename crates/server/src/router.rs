@@ -3,15 +3,17 @@
 use crate::api::{
     agent_routes, approval_routes, blob_routes, branch_workflow_routes, cache_routes, command_routes, diff_routes,
     event_routes, file_routes, forge_routes, gc_routes, health_routes, image_routes, limit_routes, message_routes,
-    network_routes, preview_routes, project_routes, provider_routes, sandbox_routes, secret_routes, session_routes,
-    sign_in_routes, snapshot_routes, ticket_routes, token_routes, user_routes, webhook_routes, worker_routes,
-    worktree_routes,
+    monitoring_routes, network_routes, preview_routes, project_routes, provider_routes, sandbox_routes, secret_routes,
+    session_routes, sign_in_routes, snapshot_routes, ticket_routes, token_routes, user_routes, webhook_routes,
+    worker_routes, worktree_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
+use crate::metrics::record_seconds;
 use crate::page::Page;
 use crate::problem::{Code, Problem};
 use crate::state::App;
+use crate::telemetry::trace_request;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::Method;
@@ -30,6 +32,7 @@ use utoipa_axum::routes;
 fn api_routes() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(health_routes::sandboxes_health))
+        .routes(routes!(monitoring_routes::read_monitoring_status))
         .routes(routes!(sandbox_routes::create_sandbox, sandbox_routes::list_sandboxes))
         .routes(routes!(sandbox_routes::preview_sandbox))
         .routes(routes!(sandbox_routes::read_sandbox, sandbox_routes::remove_sandbox))
@@ -180,7 +183,8 @@ pub fn build_router(app: Arc<App>, hosts: Hosts, page: Page) -> Router {
         .with_state(Arc::clone(&app))
         .layer(tower_http::decompression::RequestDecompressionLayer::new())
         .layer(middleware::map_response(explain_encoding))
-        .layer(middleware::from_fn_with_state((app, Arc::new(hosts)), guard::check_host_and_origin))
+        .layer(middleware::from_fn_with_state((Arc::clone(&app), Arc::new(hosts)), guard::check_host_and_origin))
+        .layer(middleware::from_fn_with_state(app, trace_request))
         .layer(middleware::from_fn(record_metrics))
 }
 
@@ -207,6 +211,6 @@ async fn record_metrics(request: Request, next: Next) -> Response {
     let response = next.run(request).await;
     let class = format!("{}xx", response.status().as_u16() / 100);
     metrics::counter!(crate::metrics::REQUESTS, "method" => method, "status" => class).increment(1);
-    metrics::histogram!(crate::metrics::REQUEST_SECONDS).record(began.elapsed().as_secs_f64());
+    record_seconds(crate::metrics::REQUEST_SECONDS, &[], began.elapsed());
     response
 }

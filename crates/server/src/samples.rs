@@ -62,7 +62,7 @@ impl Samples {
     }
 
     /// The newest point of each sandbox.
-    fn newest_points(&self) -> Vec<(SandboxId, ResourceSample)> {
+    pub fn newest_points(&self) -> Vec<(SandboxId, ResourceSample)> {
         self.lock().iter().filter_map(|(sandbox, series)| Some((*sandbox, series.back()?.point))).collect()
     }
 

@@ -129,8 +129,9 @@ impl Server {
             listener::serve_router(socket, tls.as_ref(), router, connections, stopping).map_err(Error::Tls)?;
         let runner = Runner::new(Arc::clone(&app), Arc::clone(&providers)).run();
         let watching = crate::samples::run_sampler(Arc::clone(&app));
+        let conducting = crate::conductor::run_conductor(Arc::clone(&app));
         let jobs = tokio::spawn(async move {
-            tokio::join!(runner, watching);
+            tokio::join!(runner, watching, conducting);
         });
         write_address(&options.config.data_dir, &url)
             .map_err(|source| data_dir_error(&options.config.data_dir, source))?;
@@ -163,6 +164,7 @@ impl Server {
         self.providers.linked().close_links();
         self.providers.disconnect_all();
         self.app.gateway.wait_until_settled().await;
+        self.app.telemetry.stop().await;
         self.store.close().await;
         self.hold.release().await;
     }

@@ -5,7 +5,8 @@ use crate::app::{Outbox, Work};
 use crate::auth::tickets::{LINK_LIFETIME, TICKET_LIFETIME, Tickets};
 use crate::auth::{Caller, PrincipalKey, TokenCache};
 use crate::blobs::Blobs;
-use crate::egress::Egress;
+use crate::conductor::Conductor;
+use crate::egress::{Egress, parse_upstream_proxy};
 use crate::forge_access::ForgeClients;
 use crate::forge_logins::ForgeLogins;
 use crate::gateway::Gateway;
@@ -21,6 +22,7 @@ use crate::providers::Providers;
 use crate::samples::Samples;
 use crate::secrets::Secrets;
 use crate::shares::{SharePermit, ShareUsedUp, Shares};
+use crate::telemetry::{self, Telemetry};
 use crate::terminals::Terminals;
 use atoll_config::Config;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
@@ -31,6 +33,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::watch;
+use tracing::Instrument;
 
 pub struct App {
     pub store: Store,
@@ -68,6 +71,8 @@ pub struct App {
     pub preview_hosts: PreviewHosts,
     /// Resource usage of the last hour.
     pub samples: Samples,
+    pub conductor: Conductor,
+    pub telemetry: Telemetry,
     /// Becomes true when the server stops.
     pub stopping: watch::Receiver<bool>,
     /// The egress proxy.
@@ -83,7 +88,16 @@ pub struct App {
 }
 
 /// Runs the effects of a committed transaction.
-fn publish_outbox(hub: &Hub, jobs: &JobQueue, egress: &Egress, gateway: &Gateway, blobs: &Blobs, out: Outbox) {
+fn publish_outbox(
+    hub: &Hub,
+    jobs: &JobQueue,
+    egress: &Egress,
+    gateway: &Gateway,
+    blobs: &Blobs,
+    telemetry: &Telemetry,
+    out: Outbox,
+) {
+    out.spans.into_iter().for_each(|span| telemetry.record_span(span));
     if !out.blobs.is_empty() {
         blobs.mark_unreferenced(out.blobs);
     }
@@ -160,6 +174,11 @@ impl App {
             blob_gates: IngestGates::default(),
             jobs: Arc::default(),
             samples: Samples::default(),
+            conductor: Conductor::default(),
+            telemetry: Telemetry::start(
+                &options.config.telemetry.otlp,
+                parse_upstream_proxy(&options.config.network, &options.no_proxy),
+            ),
             readers: Arc::new(Shares::new(options.config.limits.max_live_streams)),
             preview_streams: Arc::new(Shares::new(previews::MAX_STREAMS)),
             preview_hosts: PreviewHosts::new(&options.config),
@@ -205,16 +224,18 @@ impl App {
         let (gateway, informed) = (Arc::clone(&self.gateway), Arc::clone(&self.gateway));
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let (blobs, providers, public_url) = (self.blobs.clone(), self.providers()?, self.public_url.clone());
+        let telemetry = self.telemetry.clone();
+        let (trace, span) = (telemetry::current_trace(), tracing::Span::current());
         let publish = move |(value, out): (R, Outbox)| {
-            publish_outbox(&hub, &jobs, &egress, &informed, &blobs, out);
+            publish_outbox(&hub, &jobs, &egress, &informed, &blobs, &telemetry, out);
             value
         };
         let done = self.store.write_then(
             async move |tx| {
                 let out = Outbox::default();
                 let mut transaction =
-                    Work { tx, out, now, steady, config, secrets, agents, gateway, providers, public_url };
-                let value = work(&mut transaction).await?;
+                    Work { tx, out, now, steady, config, secrets, agents, gateway, providers, public_url, trace };
+                let value = work(&mut transaction).instrument(span).await?;
                 Ok((value, transaction.out))
             },
             publish,

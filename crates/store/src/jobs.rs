@@ -103,6 +103,14 @@ pub async fn find_next_due_time(tx: &mut dyn Tx) -> Result<Option<Timestamp>> {
     Ok(crate::sql::first_row(rows).map(|row| row.opt_time("next_due_at")).transpose()?.flatten())
 }
 
+/// Counts due jobs without a claim, by kind.
+pub async fn count_due_jobs(tx: &mut dyn Tx, now: Timestamp) -> Result<Vec<(JobKind, i64)>> {
+    let sql = "SELECT kind, COUNT(*) AS count FROM jobs
+               WHERE due_at <= ?1 AND (claimed_until IS NULL OR claimed_until <= ?1) GROUP BY kind";
+    let rows = tx.query(sql, &[time_param(now)]).await?;
+    rows.into_iter().map(|row| Ok((row.parse("kind")?, row.int("count")?))).collect()
+}
+
 /// Deletes a job. Returns false if the claim is outdated; then nothing changes.
 pub async fn finish_job(tx: &mut dyn Tx, id: JobId, claim: i64) -> Result<bool> {
     let sql = "DELETE FROM jobs WHERE id = ?1 AND claim = ?2";

@@ -172,3 +172,21 @@ pub async fn reorder_messages(tx: &mut dyn Tx, places: &[(MessageId, i64)]) -> R
 }
 
 const SET_POSITION: &str = "UPDATE messages SET position = ?2 WHERE id = ?1";
+
+/// Counts the waiting messages of each live sandbox's session that has any.
+pub async fn count_waiting_by_session(tx: &mut dyn Tx) -> Result<Vec<(SessionId, u32)>> {
+    let sql = "SELECT m.session_id, COUNT(*) AS count FROM sandboxes s JOIN messages m ON m.session_id = s.session_id
+               WHERE s.state IN ('pending', 'creating', 'running', 'completing') AND m.state IN ('queued', 'leased')
+               GROUP BY m.session_id";
+    let rows = tx.query(sql, &[]).await?.into_iter();
+    rows.map(|row| Ok((row.parse("session_id")?, u32::try_from(row.int("count")?).unwrap_or(u32::MAX)))).collect()
+}
+
+/// Counts the queued and the leased messages of live sandboxes.
+pub async fn count_waiting_messages(tx: &mut dyn Tx) -> Result<Vec<(MessageState, i64)>> {
+    let sql = "SELECT m.state, COUNT(*) AS count FROM sandboxes s JOIN messages m ON m.session_id = s.session_id
+               WHERE s.state IN ('pending', 'creating', 'running', 'completing') AND m.state IN ('queued', 'leased')
+               GROUP BY m.state";
+    let rows = tx.query(sql, &[]).await?;
+    rows.into_iter().map(|row| Ok((row.parse("state")?, row.int("count")?))).collect()
+}

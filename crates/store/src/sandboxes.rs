@@ -397,6 +397,14 @@ pub async fn count_by_state(tx: &mut dyn Tx) -> Result<Vec<(SandboxState, i64)>>
     rows.into_iter().map(|row| Ok((row.parse("state")?, row.int("count")?))).collect()
 }
 
+/// Counts live sandboxes by activity.
+pub async fn count_by_activity(tx: &mut dyn Tx) -> Result<Vec<(Activity, i64)>> {
+    let sql = "SELECT activity, COUNT(*) AS count FROM sandboxes
+               WHERE state IN ('pending', 'creating', 'running', 'completing') GROUP BY activity";
+    let rows = tx.query(sql, &[]).await?;
+    rows.into_iter().map(|row| Ok((row.parse("activity")?, row.int("count")?))).collect()
+}
+
 /// Lists running sandboxes without a heartbeat since `before` that are not yet marked silent. Excludes paused ones.
 pub async fn list_silent_sandboxes(tx: &mut dyn Tx, before: Timestamp, limit: i64) -> Result<Vec<SandboxId>> {
     let sql = "SELECT id FROM sandboxes WHERE state = 'running' AND activity NOT IN ('unreachable', 'paused')

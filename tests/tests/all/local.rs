@@ -27,6 +27,7 @@ mod landlock;
 mod many_sandboxes;
 mod mass_creation;
 mod messages;
+mod monitoring;
 mod network;
 mod page;
 mod pause;

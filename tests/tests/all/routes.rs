@@ -17,6 +17,7 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("GET /readyz", "++++++++++"),
     ("GET /metrics", "11+++++333"),
     ("GET /api/v1/sandboxes/health", "11+++++333"),
+    ("GET /api/v1/sandboxes/monitoring/status", "11+++++333"),
     ("POST /api/v1/sandboxes", "11++34+333"),
     ("POST /api/v1/sandboxes/preview", "11++34+333"),
     ("GET /api/v1/sandboxes", "11+++++333"),

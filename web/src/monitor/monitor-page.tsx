@@ -18,6 +18,7 @@ import { useTitle } from "@/shell/title";
 import { formatAge, formatBytes, formatClock, formatCost, formatDuration, plural } from "@/text/format";
 import { SafeText } from "@/text/safe-text-view";
 import { describeNotice } from "@/timeline/notices";
+import { Conductor } from "./conductor";
 import { parseMetrics, rate, total, type MetricsSample } from "./metrics";
 
 const SAMPLE_INTERVAL_MS = 5_000;
@@ -38,6 +39,7 @@ export function MonitorPage() {
       {sandboxes.error !== null && <FailureNotice failure={sandboxes.error} onRetry={() => void sandboxes.refetch()} />}
       {sandboxes.data === undefined && sandboxes.error === null && <Skeleton label="Loading the agents" />}
       {sandboxes.data !== undefined && <AgentTable rows={live} />}
+      <Conductor />
       <ServerFigures />
       <div className="grid gap-6 lg:grid-cols-2">
         <Interventions />

@@ -1,9 +1,11 @@
 //! The server's log on stderr.
 
+use super::json_line::JsonLine;
 use crate::failure::{Failure, Result};
 use atoll_config::{Level, Log, LogFormat, env};
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::util::SubscriberInitExt;
 
 /// Starts logging with the filter of `ATOLL_LOG`, or with `log.level`.
@@ -16,7 +18,7 @@ pub fn start_logging(log: &Log) -> Result {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let started = match log.format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).finish().try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+        LogFormat::Json => lines.fmt_fields(JsonFields::new()).event_format(JsonLine).finish().try_init(),
     };
     started.map_err(|error| Failure::setup("logging", error))
 }

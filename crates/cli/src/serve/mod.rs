@@ -1,6 +1,7 @@
 //! `atoll serve`: runs the server.
 
 mod data_dir;
+mod json_line;
 mod logging;
 pub mod server_options;
 pub mod server_user;

@@ -17,6 +17,7 @@ pub mod health_routes;
 pub mod image_routes;
 pub mod limit_routes;
 pub mod message_routes;
+pub mod monitoring_routes;
 pub mod network_routes;
 pub mod preview_routes;
 pub mod project_routes;

@@ -3,7 +3,7 @@
 use super::sandbox_plan::{SandboxPlan, plan_next_sandbox, plan_sandbox, prepare_request, title_from_prompt};
 use super::sessions::lock_session;
 use super::views::{SessionFacts, view_new_sandbox};
-use super::{Work, inbox, lifecycle, secrets, ticket_work, transcripts};
+use super::{Work, inbox, lifecycle, secrets, ticket_work, traces, transcripts};
 use crate::auth::access::ClientCaller;
 use crate::auth::token_format::{self, IssuedToken};
 use crate::idempotency::{IdempotencyKey, JsonResponse};
@@ -193,6 +193,7 @@ async fn insert_sandbox(
         ended_at: None,
     };
     sandboxes::insert_sandbox(work.tx, &sandbox, &plan.labels).await?;
+    traces::begin_trace(work, &sandbox).await?;
     copy_setup_environment(work, &mut sandbox).await?;
     transcripts::hand_over_transcript(work, session, &sandbox).await?;
     session.sandbox_id = Some(sandbox.id);

@@ -1,7 +1,7 @@
 //! Heartbeats: what a worker reports, and the start instructions that it gets back.
 
 use super::row_wait::wait_for_row;
-use super::{Work, fence, inbox, ingest, lifecycle, secrets, transcripts};
+use super::{Work, fence, inbox, ingest, lifecycle, secrets, traces, transcripts};
 use crate::gateway::registry_addresses;
 use crate::problem::Result;
 use crate::samples::FINE_SAMPLES_TIME;
@@ -45,7 +45,10 @@ async fn record_heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) 
     store_sample(work, &mut sandbox, beat).await?;
     mark_alive(work, &mut session, &mut sandbox).await?;
     let activity = beat.activity;
-    let are_events_stored = is_reported_by_events(activity) && are_events_stored(work, id, beat).await?;
+    let unstored_events = count_unstored_events(work, id, beat).await?;
+    // Exact below 2^53.
+    metrics::histogram!(crate::metrics::SPOOL_BACKLOG).record(unstored_events as f64);
+    let are_events_stored = is_reported_by_events(activity) && unstored_events == 0;
     let is_between_runs =
         activity == Activity::WaitingMessage && super::continuous::is_between_runs(work.tx, &sandbox).await?;
     if sandbox.apply_signal(Signal::HeartbeatReceived { activity, are_events_stored, is_between_runs }) {
@@ -57,10 +60,10 @@ async fn record_heartbeat(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) 
     Ok((HeartbeatAnswer { state: sandbox.state, interval_s, start }, !sandbox.is_being_set_up()))
 }
 
-/// True once all events that the heartbeat counts are stored. The row must not be ahead of the log.
-async fn are_events_stored(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<bool> {
+/// Number of events that the heartbeat counts and that are not stored. The row must not be ahead of the log.
+async fn count_unstored_events(work: &mut Work<'_>, id: SandboxId, beat: &Heartbeat) -> Result<i64> {
     let stream = streams::find_stream(work.tx, id, beat.stream).await?;
-    Ok(stream.is_some_and(|stream| stream.last_key >= beat.last_key))
+    Ok(beat.last_key.saturating_sub(stream.map_or(0, |stream| stream.last_key)).max(0))
 }
 
 /// Counts the heartbeat; the first one after set-up moves the sandbox to `running`.
@@ -92,6 +95,9 @@ async fn start_instructions(
     settings.env.extend(exposed);
     for (name, value) in &sandbox.setup_environment.variables {
         settings.env.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+    if let Some(context) = traces::trace_variable(work, sandbox).await? {
+        settings.env.entry("TRACEPARENT".to_owned()).or_insert(context);
     }
     let runs_agents = work.capabilities(sandbox.provider).runs_agents();
     let gateway = gateway_access(work, sandbox).await?;

@@ -1,6 +1,7 @@
 //! The inbox: sending, leasing and acknowledging messages. `atoll_core::inbox::apply_delivery_input` decides; this module stores.
 
 use super::{Work, continuous, fence, lifecycle};
+use crate::metrics::record_seconds;
 use crate::problem::{Problem, Result};
 use crate::state::App;
 use atoll_api::events::{EventData, MessageContent, MessageOutcome};
@@ -312,7 +313,10 @@ async fn record_ack(work: &mut Work<'_>, id: SandboxId, message: MessageId, ack:
         sandbox.apply_signal(Signal::MessageAcknowledged { how: ack.how, turn: ack.turn });
         let event = state_event(EventData::MessageAcknowledged, work, &message);
         work.log(&mut sandbox, vec![event]).await?;
-        metrics::counter!(crate::metrics::MESSAGES_ACKNOWLEDGED).increment(1);
+        let how = ack.how.as_str();
+        metrics::counter!(crate::metrics::MESSAGES_ACKNOWLEDGED, "how" => how).increment(1);
+        let waited = work.now.elapsed_since(message.created_at);
+        record_seconds(crate::metrics::MESSAGE_SECONDS, &[("how", how)], waited);
     }
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     lifecycle::finish_if_done(work, &mut session, &mut sandbox).await

@@ -1,9 +1,12 @@
 //! Ingests a worker's batch into the event log: fence, deduplicate, number, append, observe.
 
-use super::{Work, approvals, fence, guardian, heartbeat, lifecycle, limits, previews, pricing, services, transcripts};
+use super::{
+    Work, approvals, fence, guardian, heartbeat, lifecycle, limits, previews, pricing, services, traces, transcripts,
+};
 use crate::auth::access::WorkerOf;
 use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::ingest_gates::IngestTurn;
+use crate::metrics::record_seconds;
 use crate::problem::{Code, Problem, Result};
 use crate::retention;
 use crate::state::App;
@@ -22,13 +25,20 @@ use atoll_store::sessions::SessionRow;
 use atoll_store::streams::{self, StreamRow};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use std::time::Instant;
 use uuid::Uuid;
 
 /// Stores a batch in the sandbox's turn.
 pub async fn submit_batch(app: &App, turn: &mut IngestTurn, id: SandboxId, batch: Batch) -> Result<BatchAnswer> {
+    let began = Instant::now();
     turn.delay_request(batch.events.iter().map(|event| event.get().len()).sum()).await;
     let checked = check_batch(batch, &*app.redactor(id).await?)?;
+    let oldest = checked.events.iter().filter_map(|(_, event)| Some(event.as_ref().ok()?.at)).min();
     let (answer, usage) = app.write(async move |work| ingest_batch(work, id, checked).await).await?;
+    record_seconds(crate::metrics::INGEST_SECONDS, &[], began.elapsed());
+    if let Some(oldest) = oldest.filter(|_| answer.stored > 0) {
+        record_seconds(crate::metrics::INGEST_LAG_SECONDS, &[], app.clock.now().elapsed_since(oldest));
+    }
     turn.record_usage(usage);
     if let Err(problem) = retention::remove_unreferenced_blobs(app).await {
         tracing::warn!(detail = %problem.detail, "failed to remove the files of older transcripts");
@@ -249,7 +259,7 @@ async fn append_events(
         previews::observe_event(work, sandbox, &event).await?;
         let warning = limits::observe_event(sandbox, &event);
         let nudge = guardian::nudge_for_event(sandbox, &event);
-        let (turn, source) = (event.turn, event.source);
+        let (turn, source, at) = (event.turn, event.source, event.at);
         if event.event_type.as_str() == kind::AGENT_RATE_LIMITED {
             let limited = serde_json::from_str::<AgentRateLimited>(event.data.get()).ok();
             sandbox.rate_limited_until = limited.and_then(|limited| limited.until);
@@ -281,6 +291,7 @@ async fn append_events(
                 work.log(sandbox, std::mem::take(&mut run)).await?;
             }
         }
+        traces::observe_turn(work, sandbox, observation, at).await?;
         lifecycle::apply_observation(work, session, sandbox, observation, turn, &failure_data).await?;
     }
     work.log(sandbox, run).await

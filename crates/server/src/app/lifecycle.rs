@@ -1,6 +1,7 @@
 //! Applies triggers to a sandbox: the state machine's step, the row, the event and the jobs, in one transaction.
 
-use super::{Work, branch_workflow, continuous, fence};
+use super::{Work, branch_workflow, continuous, fence, traces};
+use crate::metrics::record_seconds;
 use crate::problem::Result;
 use atoll_api::events::{EventData, SandboxPending, SandboxTransition, WorkerLost};
 use atoll_core::agent_status::Signal;
@@ -59,6 +60,11 @@ pub async fn apply_trigger(
         | SandboxState::Completed
         | SandboxState::Failed => {}
     }
+    if trigger == Trigger::FirstHeartbeat {
+        let phase = [("phase", "total")];
+        record_seconds(crate::metrics::CREATION_SECONDS, &phase, work.now.elapsed_since(sandbox.created_at));
+        traces::record_worker_start(work, sandbox).await?;
+    }
     sandbox.ending = step.to.pending_outcome;
     sandbox.apply_signal(Signal::StateEntered);
     sandbox.state_since = work.now;
@@ -73,6 +79,9 @@ pub async fn apply_trigger(
     let event = state_event(sandbox).into_event(work.now).with_source(source, actor);
     work.log(sandbox, vec![event]).await?;
     sandboxes::update_sandbox(work.tx, sandbox).await?;
+    if sandbox.state.has_ended() {
+        traces::end_turn(work, sandbox, work.now, Some("sandbox_ended")).await?;
+    }
     if sandbox.state.has_ended() && session.sandbox_id == Some(sandbox.id) {
         session.sandbox_id = None;
         session.updated_at = work.now;

@@ -28,6 +28,7 @@ pub mod live_results;
 pub mod log_export;
 pub mod logins;
 pub mod messages;
+pub mod monitoring;
 pub mod network;
 pub mod notices;
 pub mod pausing;
@@ -49,6 +50,7 @@ pub mod targets;
 pub mod ticket_work;
 pub mod tickets;
 pub mod tokens;
+pub mod traces;
 pub mod transcript_export;
 pub mod transcripts;
 mod turn_diff;
@@ -58,11 +60,13 @@ pub mod webhooks;
 pub mod worktrees;
 
 use crate::problem::{Problem, Result};
+use crate::telemetry::FinishedSpan;
 use atoll_core::event::{Event, EventSource, NewEvent};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::provider::Capabilities;
 use atoll_core::sandbox::{Network, ProviderKind, SandboxState};
 use atoll_core::time::Timestamp;
+use atoll_core::trace::TraceContext;
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes::SandboxRow;
 use atoll_store::sessions::{self as session_rows, SessionRow};
@@ -84,6 +88,8 @@ pub struct Outbox {
     pub tasks: Vec<(SandboxId, Option<i64>)>,
     /// Blob files that no row refers to any more.
     pub blobs: Vec<String>,
+    /// Finished spans of sampled traces.
+    pub spans: Vec<FinishedSpan>,
 }
 
 /// A unit of work: one write transaction with its clock, policy and outbox.
@@ -101,6 +107,8 @@ pub struct Work<'t> {
     pub providers: std::sync::Arc<crate::providers::Providers>,
     /// The server's own URL.
     pub public_url: String,
+    /// The trace of the request or job.
+    pub trace: Option<TraceContext>,
 }
 
 impl Work<'_> {

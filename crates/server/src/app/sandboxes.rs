@@ -23,6 +23,7 @@ use atoll_core::reference::ReferenceTarget;
 use atoll_core::sandbox::{EndPolicy, SandboxState};
 use atoll_store::model_usage::UsageScope;
 use atoll_store::sandboxes::{self, SandboxFilter};
+use atoll_store::traces;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +79,7 @@ pub async fn read_sandbox(app: &App, access: ReaderOrWorker) -> Result<atoll_api
     app.read(async move |tx| {
         let row = sandboxes::find_sandbox(tx, id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
         let mut view = load_sandbox_view(tx, row).await?;
+        view.trace_id = traces::find_trace(tx, id).await?.map(|trace| trace.context.trace.to_string());
         view.usage = load_usage(tx, UsageScope::Sandbox(id)).await?;
         view.continuous = load_progress(tx, id, &view.settings).await?;
         view.services = super::services::load_statuses(tx, id, view.state, &view.settings).await?;

@@ -135,6 +135,7 @@ fn view_sandbox(
             model_source: cost.source,
             compute: to_dollars(row.cost_compute_micros),
         },
+        trace_id: None,
         usage: None,
         continuous: None,
         services: Vec::new(),

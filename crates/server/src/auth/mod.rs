@@ -251,6 +251,9 @@ impl FromRequestParts<Arc<App>> for Caller {
         let caller = Self { principal, is_local: is_local(parts), sign_in };
         identify_connection(parts, &caller)?;
         app.limiter.check(&caller, parts).await?;
+        if !caller.is_worker() {
+            crate::telemetry::mark_client();
+        }
         Ok(caller)
     }
 }

@@ -17,6 +17,10 @@ pub enum EgressRefusal {
     ByteLimit { most: u64 },
 }
 
+/// Every code of a refusal.
+pub const REFUSAL_CODES: &[&str] =
+    &["policy", "bad_host", "private_address", "own_server", "server_name", "not_tls", "host_header", "cap"];
+
 impl EgressRefusal {
     /// The code in the header `X-Atoll-Refused` and in the event.
     pub const fn code(&self) -> &'static str {

@@ -38,6 +38,7 @@ use atoll_store::sandboxes;
 use connection_pool::ConnectionPool;
 use connector::Connector;
 use egress_refusal::EgressRefusal;
+pub use egress_refusal::REFUSAL_CODES;
 use sandbox_egress::{ConnectionMeter, EgressLimits, SandboxEgress};
 use std::collections::HashMap;
 use std::io;
@@ -48,7 +49,7 @@ use stream::{Prefixed, split_watched};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use upstream_proxy::UpstreamProxy;
+pub use upstream_proxy::UpstreamProxy;
 
 /// Concurrent connections of all sandboxes, without their guaranteed ones; each takes two file descriptors.
 const MAX_CONNECTIONS: usize = 4096;
@@ -263,6 +264,7 @@ impl SandboxProxy {
     /// Counts a refusal and logs it as an event, throttled.
     fn report_refusal(&self, host: &str, port: u16, refusal: &EgressRefusal) {
         let host: String = host.chars().filter(|it| !it.is_control()).take(MAX_HOST_CHARS).collect();
+        metrics::counter!(crate::metrics::EGRESS_REFUSALS, "reason" => refusal.code()).increment(1);
         let Some(count) = self.sandbox_egress.count_refusal(&host, port, refusal) else { return };
         let sandbox = self.sandbox_egress.sandbox;
         let place = if port == 0 { host.clone() } else { format!("{host}:{port}") };

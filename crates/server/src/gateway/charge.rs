@@ -3,6 +3,7 @@
 use super::sandbox_budget::SandboxBudget;
 use super::usage_scanner::UsageScanner;
 use crate::app::limits;
+use crate::metrics::{MODEL_COST, MODEL_TOKENS, PROJECT_COST, project_label};
 use crate::state::App;
 use atoll_core::model::{ModelTokens, Price};
 use atoll_store::model_usage::{self, RequestUsage};
@@ -160,6 +161,7 @@ impl Drop for Charge {
         let at = app.clock.now();
         self.budget.settle(self.pricing.reserved, cost, at);
         let Some(used) = used else { return };
+        count_usage(app.gateway.model_label(&self.model), project_label(self.budget.project.project), &used);
         let (budget, upstream, model) =
             (Arc::clone(&self.budget), std::mem::take(&mut self.upstream), std::mem::take(&mut self.model));
         let open = Arc::clone(&self.open_charges);
@@ -198,6 +200,19 @@ impl Drop for Charge {
             // The stored row includes the charge from here on.
             drop((budget, open));
         });
+    }
+}
+
+/// Adds a request's usage to the metrics.
+fn count_usage(model: String, project: String, used: &RequestUsage) {
+    let cost = u64::try_from(used.cost_micros).unwrap_or(0);
+    metrics::counter!(MODEL_COST, "model" => model.clone()).increment(cost);
+    metrics::counter!(PROJECT_COST, "project" => project).increment(cost);
+    let ModelTokens { input, output, cache_read, cache_write } = used.tokens;
+    for (kind, tokens) in
+        [("input", input), ("output", output), ("cache_read", cache_read), ("cache_write", cache_write)]
+    {
+        metrics::counter!(MODEL_TOKENS, "model" => model.clone(), "kind" => kind).increment(tokens);
     }
 }
 

@@ -38,9 +38,11 @@ pub use download_body::DownloadCounter;
 pub use gateway_server::serve_gateway;
 pub use placeholder::Placeholders;
 pub use registry_proxy::registry_addresses;
+pub use upstream_client::{UpstreamClient, new_client as new_upstream_client, root_cause as upstream_root_cause};
 
 use crate::app::continuous;
 use crate::egress::parse_upstream_proxy;
+use crate::metrics::record_seconds;
 use crate::problem::Problem;
 use crate::state::App;
 use atoll_config::{self as config, Config};
@@ -50,7 +52,7 @@ use atoll_core::price_table::{list_price, list_prices};
 use atoll_core::sandbox::AgentLimits;
 use atoll_store::{Tx, sandboxes};
 use axum::body::Bytes;
-use axum::http::{Request, Response, Uri};
+use axum::http::{Request, Response, StatusCode, Uri};
 use body_buffer::BufferSpace;
 use credential::Credentials;
 use gateway_refusal::GatewayRefusal;
@@ -62,7 +64,7 @@ use request_body::RequestBody;
 use sandbox_budget::{Balance, SandboxBudget};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 pub type Body = BoxBody<Bytes, hyper::Error>;
@@ -74,7 +76,7 @@ const MAX_CACHED_BUDGETS: usize = 10_000;
 pub struct Gateway {
     models: Vec<config::Model>,
     upstreams: Vec<config::Upstream>,
-    client: upstream_client::UpstreamClient,
+    client: UpstreamClient,
     placeholders: Placeholders,
     credentials: Credentials,
     budgets: Mutex<HashMap<SandboxId, Arc<SandboxBudget>>>,
@@ -118,6 +120,11 @@ impl Gateway {
         while Arc::strong_count(&self.open_charges) > 1 && tokio::time::Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// The label of a model in metrics.
+    fn model_label(&self, name: &str) -> String {
+        crate::metrics::model_label(&self.models, name)
     }
 
     fn find_listed(&self, name: &str) -> Option<&config::Model> {
@@ -272,6 +279,15 @@ struct ResolvedModel<'a> {
     price: Option<Price>,
 }
 
+fn status_class(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        ..=299 => "2xx",
+        300..=399 => "3xx",
+        400..=499 => "4xx",
+        500.. => "5xx",
+    }
+}
+
 /// Handles a request to the gateway. Returns any other request unchanged.
 pub async fn handle_request(
     app: &Arc<App>,
@@ -286,6 +302,7 @@ pub async fn handle_request(
         RouteMatch::Unknown(api) => (api, None),
         RouteMatch::Route(route) => (route.api, Some(route)),
     };
+    let began = Instant::now();
     let query = request.uri().query().unwrap_or_default();
     let is_shown = upstream_headers::has_key(request.headers(), query, &app.gateway.placeholder_key(sandbox));
     let passed = match route {
@@ -293,8 +310,13 @@ pub async fn handle_request(
         None => Err(GatewayRefusal::NotServed),
         Some(route) => forwarding::forward_request(app, sandbox, route, request).await,
     };
+    let status = passed.as_ref().map_or("refused", |response| status_class(response.status()));
+    metrics::counter!(crate::metrics::GATEWAY_REQUESTS, "api" => api.as_str(), "status" => status).increment(1);
     Ok(match passed {
-        Ok(response) => response,
+        Ok(response) => {
+            record_seconds(crate::metrics::GATEWAY_SECONDS, &[("api", api.as_str())], began.elapsed());
+            response
+        }
         Err(refusal) => {
             refusal_report::report_refusal(app, sandbox, &refusal);
             refusal.to_response(api)

@@ -12,10 +12,12 @@ use super::{JobOutcome, back_off};
 use crate::app::row_wait::wait_for_row;
 use crate::app::sandbox_plan::parse_defaults;
 use crate::app::{lifecycle, setup};
+use crate::metrics::record_seconds;
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
 use crate::repositories::{self, PreparedRepository};
 use crate::state::App;
+use crate::telemetry::{self, FinishedSpan, PROVIDER_CREATE, SpanOrigin, provider_context};
 use atoll_api::NewSandbox;
 use atoll_api::events::{EventData, SandboxNotice, SetupSkipped};
 use atoll_core::event::{EventSource, NewEvent};
@@ -30,10 +32,11 @@ use atoll_core::sandbox::{Reason, SandboxState};
 use atoll_store::jobs::{self, Job};
 use atoll_store::projects;
 use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::traces;
 use futures_util::FutureExt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
 
 /// Time limit of one provider call. Another job fails the sandbox at its create timeout; a sandbox that the provider
@@ -143,8 +146,9 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
     let mut spec = CreateSpec { identity, labels, settings, source, programs, cache: start };
     let stores_layer = layer.store_as().is_some();
     let mut written = write_source(&mut spec, prepared.as_ref(), &layer).await;
+    record_phase("prepare", app.clock.now().elapsed_since(sandbox.created_at));
     let mut created = match &written {
-        Ok(()) => call_provider(&*provider, &spec).await,
+        Ok(()) => call_provider(app, &*provider, &spec).await,
         Err(_) => Err(Error::Gone),
     };
     if matches!(created, Err(Error::CacheGone { .. })) {
@@ -155,7 +159,7 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
         spec.cache = None;
         written = write_source(&mut spec, prepared.as_ref(), &CheckoutLayer::None).await;
         if written.is_ok() {
-            created = call_provider(&*provider, &spec).await;
+            created = call_provider(app, &*provider, &spec).await;
         }
     }
     match written {
@@ -291,11 +295,37 @@ async fn await_setup_turn(app: &App, id: SandboxId, planned: &PlannedSetup, cach
     }
 }
 
+fn record_phase(phase: &'static str, duration: Duration) {
+    record_seconds(crate::metrics::CREATION_SECONDS, &[("phase", phase)], duration);
+}
+
 /// Calls the provider with the sandbox's id as the idempotency key.
-async fn call_provider(provider: &dyn Provider, spec: &CreateSpec) -> std::result::Result<ProviderSandbox, Error> {
+async fn call_provider(
+    app: &App,
+    provider: &dyn Provider,
+    spec: &CreateSpec,
+) -> std::result::Result<ProviderSandbox, Error> {
+    let began_at = app.clock.now();
     let key = spec.identity.sandbox.to_string();
+    let began = Instant::now();
     let call = tokio::time::timeout(CREATE_TIMEOUT, provider.create(spec, &key));
-    call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "the provider timed out".into() }))
+    let created = call.await.unwrap_or_else(|_| Err(Error::Unreachable { detail: "the provider timed out".into() }));
+    if created.is_ok() {
+        record_phase("provider", began.elapsed());
+    }
+    if let Some(context) = telemetry::current_trace().filter(|context| context.is_sampled) {
+        let span = FinishedSpan::child(context, PROVIDER_CREATE, began_at, app.clock.now());
+        let id = match &created {
+            // The worker's span is below this one.
+            Ok(_) => provider_context(context, spec.identity.sandbox).span,
+            Err(_) => span.id,
+        };
+        let failure = created.as_ref().err().map(|error| error.code().to_owned());
+        let span = FinishedSpan { id, failure, origin: SpanOrigin::Call, ..span };
+        let span = span.with("atoll.provider", provider.kind());
+        app.telemetry.record_span(span.with("atoll.sandbox", spec.identity.sandbox));
+    }
+    created
 }
 
 /// Sets a created sandbox up. Only then its agent starts.
@@ -304,7 +334,10 @@ async fn set_up(job: &Job, run: &SetupRun<'_>, started_from: Option<&CacheUse>) 
         run.record_completion(true).await?;
         return Ok(JobOutcome::Finished);
     }
-    let end = match run.run_steps().await {
+    let began = Instant::now();
+    let steps = run.run_steps().await;
+    record_phase("setup", began.elapsed());
+    let end = match steps {
         Err(problem) if job.attempts >= MAX_SETUP_ATTEMPTS => SetupEnd::Failed(Box::new(report_problem(&problem))),
         end => end?,
     };
@@ -364,6 +397,7 @@ async fn record_created(
     let stored = app.write(async move |work| {
         let (_, mut sandbox) = work.lock_sandbox(id).await?;
         sandbox.provider_id = Some(found.id.0);
+        traces::record_provider_end(work.tx, id, work.now).await?;
         if work.capabilities(sandbox.provider).runs_agents() {
             sandbox.server_id = Some(server_id);
         }

@@ -23,16 +23,21 @@ mod ticket_branch;
 mod validate;
 
 use crate::job_queue::CLAIM_DURATION;
+use crate::metrics::record_seconds;
 use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
+use crate::telemetry::{self, FinishedSpan};
 use atoll_core::job::JobKind;
+use atoll_core::trace::{SpanId, TraceContext};
 use atoll_store::jobs::{self, Job};
+use atoll_store::traces;
 use silent_workers::SilentWorkers;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 const MAX_CLAIMED_JOBS: i64 = 64;
 const MAX_SLEEP: Duration = Duration::from_secs(30);
@@ -123,7 +128,7 @@ impl Runner {
     fn start_jobs(&self, running: &mut JoinSet<()>, jobs: Vec<Job>) {
         for job in jobs {
             let (app, providers) = (Arc::clone(&self.app), Arc::clone(&self.providers));
-            running.spawn(async move { run_job(&app, &providers, job).await });
+            running.spawn(async move { run_traced_job(&app, &providers, job).await });
         }
     }
 
@@ -155,7 +160,25 @@ impl Runner {
     }
 }
 
-async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
+/// Runs a job as a part of its sandbox's trace, which a restarted server continues.
+async fn run_traced_job(app: &Arc<App>, providers: &Providers, job: Job) {
+    let sandbox = job.sandbox_id;
+    let found = app.read(async move |tx| Ok(traces::find_trace(tx, sandbox).await?)).await;
+    let parent = found.ok().flatten().map_or_else(|| TraceContext::start(false), |trace| trace.context);
+    let context = TraceContext { span: SpanId::random(), ..parent };
+    let line = tracing::error_span!("job", job = %job.kind, %sandbox, trace_id = %context.trace);
+    let (kind, attempts, began) = (job.kind, job.attempts, app.clock.now());
+    let failure = telemetry::in_trace(context, Box::pin(run_job(app, providers, job))).instrument(line).await;
+    if context.is_sampled {
+        let span = FinishedSpan::child(parent, format!("job {kind}"), began, app.clock.now());
+        let span = FinishedSpan { id: context.span, failure, ..span };
+        app.telemetry.record_span(span.with("atoll.sandbox", sandbox).with("atoll.attempt", attempts));
+    }
+}
+
+/// Runs a job. Returns the code of its failure.
+async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) -> Option<String> {
+    let began = Instant::now();
     let done = match job.kind {
         JobKind::Create => create_job::create_sandbox(app, providers, &job).await,
         JobKind::CreateTimeout => deadline::fail_creation(app, &job).await,
@@ -168,10 +191,12 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
         JobKind::ContinuousDeadline => deadline::end_continuous(app, &job).await,
         JobKind::BranchWorkflow => branch_workflow::run_job(app, &job).await,
     };
+    record_seconds(crate::metrics::JOB_SECONDS, &[("kind", job.kind.as_str())], began.elapsed());
     let (id, claim) = (job.id, job.claim);
     if matches!(done, Ok(JobOutcome::Finished | JobOutcome::Deleted)) {
         metrics::counter!(crate::metrics::JOBS_DONE, "kind" => job.kind.as_str()).increment(1);
     }
+    let failure = done.as_ref().err().map(|problem| problem.code.as_str().to_owned());
     let stored = match done {
         Ok(JobOutcome::Deleted) => Ok(true),
         Ok(JobOutcome::Finished) => app.write(async move |work| Ok(jobs::finish_job(work.tx, id, claim).await?)).await,
@@ -180,16 +205,20 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
             postpone_job(app, &job, after).await
         }
         Err(problem) => {
-            tracing::warn!(kind = %job.kind, sandbox = %job.sandbox_id, detail = %problem.detail, "a job failed; will retry");
+            // The line of a logged problem has the job's fields.
+            if !problem.is_logged() {
+                tracing::warn!(detail = %problem.detail, "a job failed; will retry");
+            }
             metrics::counter!(crate::metrics::JOBS_FAILED, "kind" => job.kind.as_str()).increment(1);
             postpone_job(app, &job, back_off(job.attempts)).await
         }
     };
     match stored {
         Ok(true) => {}
-        Ok(false) => tracing::debug!(kind = %job.kind, "a job was cancelled, rescheduled or claimed again meanwhile"),
-        Err(_) => tracing::debug!(kind = %job.kind, "failed to store a job's end; it runs again"),
+        Ok(false) => tracing::debug!("a job was cancelled, rescheduled or claimed again meanwhile"),
+        Err(_) => tracing::debug!("failed to store a job's end; it runs again"),
     }
+    failure
 }
 
 async fn postpone_job(app: &App, job: &Job, after: Duration) -> Result<bool> {

@@ -3,6 +3,7 @@
 pub(crate) mod database_hold;
 mod postgres_tx;
 
+use crate::commit_metrics::record_commit;
 use crate::error::{Error, Result};
 use crate::migrations;
 use crate::sql::Tx;
@@ -12,7 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 /// Advisory lock that serialises migrations of servers that start at the same time.
@@ -81,9 +82,11 @@ impl Postgres {
             return Err(Error::unavailable("another server holds the database").into());
         }
         self.run_transaction("BEGIN", async move |mut tx| {
+            let began = Instant::now();
             // On an error, dropping the transaction rolls it back.
             let value = work(&mut tx).await?;
             tx.commit().await?;
+            record_commit("postgres", began.elapsed(), 1);
             Ok(then(value))
         })
         .await

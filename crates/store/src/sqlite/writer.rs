@@ -3,11 +3,13 @@
 
 use super::sqlite_tx::classify_error;
 use super::{Sqlite, SqliteTx, run_to_completion};
+use crate::commit_metrics::record_commit;
 use crate::error::{Error, Result};
 use crate::sql::Tx;
 use rusqlite::Connection;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Maximum number of units of work per commit.
@@ -84,7 +86,9 @@ impl SqliteWriter {
 fn run_writer(connection: &mut Connection, work: &mpsc::Receiver<UnitOfWork>) {
     while let Ok(first) = work.recv() {
         let mut replies: Vec<CommitReply> = Vec::new();
+        let began = Instant::now();
         let committed = commit_group(connection, first, work, &mut replies);
+        record_commit("sqlite", began.elapsed(), replies.len());
         if committed.is_err() && !connection.is_autocommit() {
             drop(connection.execute_batch("ROLLBACK"));
         }
