@@ -8,6 +8,7 @@ use crate::data_dir::secure_data_dir;
 use crate::gateway::{Gateway, Placeholders};
 use crate::guard::Hosts;
 use crate::jobs::Runner;
+use crate::jobs::task_dispatcher::TaskDispatcher;
 use crate::options::Options;
 use crate::page::Page;
 use crate::providers::Providers;
@@ -129,8 +130,9 @@ impl Server {
             listener::serve_router(socket, tls.as_ref(), router, connections, stopping).map_err(Error::Tls)?;
         let runner = Runner::new(Arc::clone(&app), Arc::clone(&providers)).run();
         let watching = crate::samples::run_sampler(Arc::clone(&app));
+        let dispatching = TaskDispatcher::new(Arc::clone(&app)).run();
         let jobs = tokio::spawn(async move {
-            tokio::join!(runner, watching);
+            tokio::join!(runner, watching, dispatching);
         });
         write_address(&options.config.data_dir, &url)
             .map_err(|source| data_dir_error(&options.config.data_dir, source))?;

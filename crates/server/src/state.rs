@@ -30,7 +30,7 @@ use atoll_store::{Store, Tx};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 pub struct App {
     pub store: Store,
@@ -61,6 +61,8 @@ pub struct App {
     pub event_gates: IngestGates,
     pub blob_gates: IngestGates,
     pub jobs: Arc<JobQueue>,
+    /// Wakes the task dispatcher.
+    pub task_wake: Arc<Notify>,
     /// Shares of the live streams.
     readers: Arc<Shares<PrincipalKey>>,
     /// Shares of the requests to previews.
@@ -83,7 +85,15 @@ pub struct App {
 }
 
 /// Runs the effects of a committed transaction.
-fn publish_outbox(hub: &Hub, jobs: &JobQueue, egress: &Egress, gateway: &Gateway, blobs: &Blobs, out: Outbox) {
+fn publish_outbox(
+    hub: &Hub,
+    jobs: &JobQueue,
+    task_wake: &Notify,
+    egress: &Egress,
+    gateway: &Gateway,
+    blobs: &Blobs,
+    out: Outbox,
+) {
     if !out.blobs.is_empty() {
         blobs.mark_unreferenced(out.blobs);
     }
@@ -102,6 +112,9 @@ fn publish_outbox(hub: &Hub, jobs: &JobQueue, egress: &Egress, gateway: &Gateway
     }
     if out.jobs || !out.claimed_jobs.is_empty() {
         jobs.wake_runner(out.claimed_jobs);
+    }
+    if out.tasks_changed {
+        task_wake.notify_one();
     }
 }
 
@@ -159,6 +172,7 @@ impl App {
             event_gates: IngestGates::default(),
             blob_gates: IngestGates::default(),
             jobs: Arc::default(),
+            task_wake: Arc::default(),
             samples: Samples::default(),
             readers: Arc::new(Shares::new(options.config.limits.max_live_streams)),
             preview_streams: Arc::new(Shares::new(previews::MAX_STREAMS)),
@@ -205,8 +219,9 @@ impl App {
         let (gateway, informed) = (Arc::clone(&self.gateway), Arc::clone(&self.gateway));
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let (blobs, providers, public_url) = (self.blobs.clone(), self.providers()?, self.public_url.clone());
+        let task_wake = Arc::clone(&self.task_wake);
         let publish = move |(value, out): (R, Outbox)| {
-            publish_outbox(&hub, &jobs, &egress, &informed, &blobs, out);
+            publish_outbox(&hub, &jobs, &task_wake, &egress, &informed, &blobs, out);
             value
         };
         let done = self.store.write_then(

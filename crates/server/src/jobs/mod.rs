@@ -19,6 +19,7 @@ mod setup_output;
 mod setup_plan;
 mod setup_run;
 mod silent_workers;
+pub(crate) mod task_dispatcher;
 mod ticket_branch;
 mod validate;
 
@@ -27,6 +28,7 @@ use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
 use atoll_core::job::JobKind;
+use atoll_core::task::TimeoutStep;
 use atoll_store::jobs::{self, Job};
 use silent_workers::SilentWorkers;
 use std::sync::Arc;
@@ -167,6 +169,9 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) {
         JobKind::Validate => validate::validate_work(app, &job).await,
         JobKind::ContinuousDeadline => deadline::end_continuous(app, &job).await,
         JobKind::BranchWorkflow => branch_workflow::run_job(app, &job).await,
+        JobKind::TaskWarning => deadline::apply_task_timeout(app, &job, TimeoutStep::Warn).await,
+        JobKind::TaskInterrupt => deadline::apply_task_timeout(app, &job, TimeoutStep::Interrupt).await,
+        JobKind::TaskEnd => deadline::apply_task_timeout(app, &job, TimeoutStep::End).await,
     };
     let (id, claim) = (job.id, job.claim);
     if matches!(done, Ok(JobOutcome::Finished | JobOutcome::Deleted)) {
