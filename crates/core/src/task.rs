@@ -17,7 +17,8 @@ pub use task_state::{PickUpFact, TaskEffect, TaskPhase, TaskStep, TaskTrigger, n
 pub use task_timing::{TimeoutPlan, TimeoutStep, is_pick_up_overdue};
 
 use crate::provider::capabilities::{
-    Capabilities, EgressAbility, ForkAbility, ImageAbility, PauseAbility, PortAbility, ProtectionAbility, SnapshotAbility,
+    Capabilities, EgressAbility, ForkAbility, ImageAbility, PauseAbility, PortAbility, ProtectionAbility,
+    SnapshotAbility,
 };
 use crate::string_enum;
 

@@ -69,7 +69,8 @@ pub async fn list_active_tasks(tx: &mut dyn Tx) -> Result<Vec<ActiveTask>> {
 
 /// Lists claims that have expired.
 pub async fn list_stale_claims(tx: &mut dyn Tx, now: Timestamp) -> Result<Vec<TaskRow>> {
-    let sql = select_tasks!("WHERE t.is_active = 1 AND t.state = 'claiming' AND t.claim_expires_at <= ?1 ORDER BY t.id");
+    let sql =
+        select_tasks!("WHERE t.is_active = 1 AND t.state = 'claiming' AND t.claim_expires_at <= ?1 ORDER BY t.id");
     tx.query(sql, &[time_param(now)]).await?.into_iter().map(task_from_row).collect()
 }
 

@@ -413,13 +413,8 @@ pub async fn end_attempt(
     let sql = "UPDATE task_attempts SET ended_at = ?2, outcome = ?3, class = ?4, reason = ?5
                WHERE sandbox_id = ?1 AND ended_at IS NULL";
     let reason = reason.map(serde_json::to_string).transpose().map_err(Error::internal)?;
-    let params = [
-        text_param(sandbox),
-        time_param(ended_at),
-        outcome.into(),
-        opt_text_param(class),
-        reason.as_deref().into(),
-    ];
+    let params =
+        [text_param(sandbox), time_param(ended_at), outcome.into(), opt_text_param(class), reason.as_deref().into()];
     tx.execute(sql, &params).await.map(drop)
 }
 

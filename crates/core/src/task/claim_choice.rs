@@ -37,7 +37,10 @@ pub struct DispatchLimits {
 pub enum Choice {
     Claim(TaskId),
     /// The best candidate shares files with an active task of its project: it waits for that one.
-    WaitForFiles { task: TaskId, holder: TaskId },
+    WaitForFiles {
+        task: TaskId,
+        holder: TaskId,
+    },
 }
 
 /// Chooses the candidate with the highest score that the limits admit. Of equal scores, the project with fewer active

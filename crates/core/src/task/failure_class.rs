@@ -90,9 +90,13 @@ impl RetryPolicy {
 /// What follows from a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureVerdict {
-    Retry { after: Duration },
+    Retry {
+        after: Duration,
+    },
     /// Wait for the provider's quota. Counts as no retry.
-    Wait { after: Duration },
+    Wait {
+        after: Duration,
+    },
     GiveUp,
 }
 
@@ -163,7 +167,10 @@ mod tests {
         ] {
             let failure = classify_failure(error.code());
             assert!(
-                matches!(failure, Failure::Retryable(FailureClass::Provider) | Failure::Permanent(FailureClass::Provider)),
+                matches!(
+                    failure,
+                    Failure::Retryable(FailureClass::Provider) | Failure::Permanent(FailureClass::Provider)
+                ),
                 "{error}"
             );
         }

@@ -43,12 +43,21 @@ pub enum TaskTrigger {
     Claimed,
     /// The claim ended without a sandbox, and without a failure of the task.
     ClaimReleased,
-    PickedUp { fact: PickUpFact, sandbox: SandboxId },
+    PickedUp {
+        fact: PickUpFact,
+        sandbox: SandboxId,
+    },
     /// The attempt ended with its work done.
-    WorkSucceeded { needs_validation: bool },
-    AttemptFailed { verdict: FailureVerdict },
+    WorkSucceeded {
+        needs_validation: bool,
+    },
+    AttemptFailed {
+        verdict: FailureVerdict,
+    },
     ValidationPassed,
-    ValidationFailed { may_revise: bool },
+    ValidationFailed {
+        may_revise: bool,
+    },
     /// A person cancelled the task or its sandbox.
     Cancelled,
     /// A person starts an ended task again.
@@ -188,11 +197,8 @@ mod tests {
     fn triggers(sandbox: SandboxId) -> Vec<TaskTrigger> {
         use TaskTrigger as T;
         let facts = [PickUpFact::StatusWritten, PickUpFact::SandboxSet, PickUpFact::WorkObserved];
-        let verdicts = [
-            FailureVerdict::Retry { after: AFTER },
-            FailureVerdict::Wait { after: AFTER },
-            FailureVerdict::GiveUp,
-        ];
+        let verdicts =
+            [FailureVerdict::Retry { after: AFTER }, FailureVerdict::Wait { after: AFTER }, FailureVerdict::GiveUp];
         let mut all = vec![T::Claimed, T::ClaimReleased, T::ValidationPassed, T::Cancelled, T::Restarted];
         all.extend(facts.map(|fact| T::PickedUp { fact, sandbox }));
         all.extend(verdicts.map(|verdict| T::AttemptFailed { verdict }));
@@ -217,10 +223,7 @@ mod tests {
         // claimed released passed cancelled restarted | status sandbox work | retry wait give-up | validate done | revise fail
         for (from, row) in [
             (TaskState::Pending, "claiming - - cancelled - - - - - - - - - - -"),
-            (
-                TaskState::Claiming,
-                "- pending - cancelled - assigned assigned running pending pending failed - - - -",
-            ),
+            (TaskState::Claiming, "- pending - cancelled - assigned assigned running pending pending failed - - - -"),
             (
                 TaskState::Assigned,
                 "- - - cancelled - assigned assigned running pending pending failed validating completed - -",

@@ -52,7 +52,12 @@ impl TimeoutPlan {
 
 /// True if an assigned task should have been picked up by now: since it was assigned, and since its worker's last sign, more
 /// than `limit` has passed.
-pub fn is_pick_up_overdue(assigned_at: Timestamp, last_sign: Option<Timestamp>, now: Timestamp, limit: Duration) -> bool {
+pub fn is_pick_up_overdue(
+    assigned_at: Timestamp,
+    last_sign: Option<Timestamp>,
+    now: Timestamp,
+    limit: Duration,
+) -> bool {
     let since = last_sign.map_or(assigned_at, |sign| sign.max(assigned_at));
     now.elapsed_since(since) > limit
 }
