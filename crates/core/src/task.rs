@@ -22,7 +22,6 @@ use crate::provider::capabilities::{
 };
 use crate::string_enum;
 
-pub const MAX_DESCRIPTION_BYTES: usize = 64 * 1024;
 /// Tasks that one task can depend on.
 pub const MAX_DEPENDENCIES: usize = 50;
 pub const MAX_RETRIES: u32 = 10;

@@ -1,6 +1,7 @@
 //! Tasks: create, list, change, cancel and retry them, and reports about their work. `core::task` has the rules.
 
 use super::task_work::{apply_task_trigger, count_blocked, log_event, place_in_queue, task_progress, write_task};
+use super::tickets::check_texts;
 use super::views::cut_page;
 use super::{Work, results, sandbox_plan, task_work};
 use crate::auth::access::{CanList, CanSee, CanWork, ClientCaller, ReaderOrWorker, WorkReporter};
@@ -18,8 +19,8 @@ use atoll_core::bounds;
 use atoll_core::id::{ProjectId, SandboxId, TaskId};
 use atoll_core::sandbox::{Reason, SandboxState};
 use atoll_core::task::{
-    BulkTaskAction, FailureClass, MAX_BULK_TASKS, MAX_DEPENDENCIES, MAX_DESCRIPTION_BYTES, MAX_RESULT_BYTES,
-    MAX_RETRIES, MAX_TIMEOUT_S, Standing, TaskCapability, TaskPhase, TaskState, TaskTrigger, TaskWait,
+    BulkTaskAction, FailureClass, MAX_BULK_TASKS, MAX_DEPENDENCIES, MAX_RESULT_BYTES, MAX_RETRIES, MAX_TIMEOUT_S,
+    Standing, TaskCapability, TaskPhase, TaskState, TaskTrigger, TaskWait,
 };
 use atoll_core::ticket::dependencies::{DependencyMap, find_cycle};
 use atoll_core::ticket::{TicketPriority, TicketType};
@@ -122,16 +123,6 @@ pub async fn create_task(app: &App, client: ClientCaller, key: IdempotencyKey, n
         JsonResponse::created(load_task_view(work.tx, task, work.now, work.steady).await?)
     })
     .await
-}
-
-fn check_texts(title: Option<&str>, description: Option<&str>) -> Result<()> {
-    if let Some(title) = title {
-        bounds::check_line("title", title, bounds::MAX_TITLE_CHARS)?;
-    }
-    if let Some(description) = description {
-        bounds::check_content("description", description, MAX_DESCRIPTION_BYTES)?;
-    }
-    Ok(())
 }
 
 fn check_number(field: &str, value: Option<u32>, least: u32, most: u32) -> Result<()> {
