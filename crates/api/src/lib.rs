@@ -33,6 +33,7 @@ mod secrets;
 mod sessions;
 mod sign_ins;
 mod snapshots;
+mod tasks;
 mod tickets;
 mod tokens;
 mod trajectory;
@@ -82,6 +83,10 @@ pub use sign_ins::{Me, NewSignIn, SignIn, SignInLink, SignInList, StartedSignIn}
 pub use snapshots::{
     ImageList, ImportImageQuery, NewSnapshot, RemoveSnapshotQuery, RemovedImage, RemovedSnapshot, Snapshot,
     SnapshotList,
+};
+pub use tasks::{
+    BulkTaskResult, BulkTaskResults, BulkTasks, ChangeTask, NewTask, Task, TaskAttempt, TaskListQuery, TaskReport,
+    ValidationVerdict,
 };
 pub use tickets::{ChangeTicket, NewTicket, Ticket, TicketListQuery};
 pub use tokens::{NewToken, Token, WebSocketTicket};

@@ -57,7 +57,7 @@ error_codes! {
     SandboxPaused = "sandbox_paused", 409, "The sandbox is paused";
     SandboxStarting = "sandbox_starting", 409, "The sandbox is still being created";
     SandboxGone = "sandbox_gone", 409, "The provider no longer has the sandbox";
-    IllegalTransition = "illegal_transition", 409, "The sandbox's state does not allow this";
+    IllegalTransition = "illegal_transition", 409, "The state does not allow this";
     StreamFenced = "stream_fenced", 409, "A newer worker replaced this one";
     KeyGap = "key_gap", 409, "Events are missing before these";
     NotYourLease = "not_your_lease", 409, "The lease is not the message's current one";
@@ -85,7 +85,7 @@ error_codes! {
     NameTaken = "name_taken", 409, "The name is taken";
     SecretKeyUnusable = "secret_key_unusable", 409, "A secret cannot be sealed or opened";
     TicketBlocked = "ticket_blocked", 409, "The ticket is blocked";
-    DependencyCycle = "dependency_cycle", 422, "The dependencies of tickets would form a cycle";
+    DependencyCycle = "dependency_cycle", 422, "The dependencies would form a cycle";
     InUse = "in_use", 409, "The resource is still in use";
     TooLarge = "too_large", 413, "The body is too large";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body's media type is not supported";

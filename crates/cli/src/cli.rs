@@ -7,7 +7,7 @@ use crate::runtime::build_runtime;
 use crate::{
     agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, forge, gc, image, inbox,
     model_script, monitor, open, openapi, project, providers, pull_request, run as run_task, sandbox, sandbox_overview,
-    secret, serve, session, setup, sign_in, snapshot, ticket, token, user, verify,
+    secret, serve, session, setup, sign_in, snapshot, task, ticket, token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -75,6 +75,8 @@ pub enum Command {
     Sandbox(sandbox::SandboxArgs),
     /// Manage sessions
     Session(session::SessionArgs),
+    /// Queue tasks and manage them
+    Task(task::TaskArgs),
     /// Manage tickets
     Ticket(ticket::TicketArgs),
     /// Manage pull requests
@@ -187,6 +189,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::Ls(list) => sandbox_overview::run(list, output).await,
         Command::Sandbox(sandbox) => sandbox::run(sandbox, output).await,
         Command::Session(session) => session::run(session, output).await,
+        Command::Task(task) => task::run(task, output).await,
         Command::Ticket(ticket) => ticket::run(ticket, output).await,
         Command::Pr(pull_request) => pull_request::run(pull_request, output).await,
         Command::Events(events) => event_log::events::run(events, output).await,

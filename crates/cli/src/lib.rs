@@ -56,6 +56,7 @@ mod snapshot;
 mod spinner;
 mod stdin_stream;
 mod stored_state;
+mod task;
 mod ticket;
 mod token;
 mod user;

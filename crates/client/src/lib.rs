@@ -14,6 +14,7 @@ mod page_routes;
 mod sandbox_routes;
 mod session_routes;
 mod sse;
+mod task_routes;
 mod terminal_socket;
 mod ticket_routes;
 mod websocket;

@@ -19,6 +19,7 @@ mod github_section;
 mod key;
 mod load;
 mod models;
+mod orchestrator_section;
 mod packages;
 mod page_sections;
 mod registries;
@@ -41,12 +42,13 @@ pub use github_section::Github;
 pub use key::flag_names;
 pub use load::{Inputs, LoadedConfig, load_config};
 pub use models::{Model, Upstream, UpstreamEntry};
+pub use orchestrator_section::{Orchestrator, Retries};
 pub use page_sections::{Preview, SignIn};
 pub use registries::{Registries, RegistryEntry};
 pub use sections::{
     Agent, Agents, Anthropic, Config, Continuous, CreateTimeout, Daytona, Docker, Gemini, Heartbeat, Limits, Local,
-    Log, Messages, Metrics, Network, OpenAi, Orchestrator, Provider, Providers, Retention, Sandbox, SecretKey, Server,
-    Terminal, Timeout,
+    Log, Messages, Metrics, Network, OpenAi, Provider, Providers, Retention, Sandbox, SecretKey, Server, Terminal,
+    Timeout,
 };
 pub use setup_section::Setup;
 pub use source::{Setting, SettingSource, Warning};

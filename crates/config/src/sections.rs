@@ -10,6 +10,7 @@ use crate::git_section::Git;
 use crate::github_section::Github;
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
+use crate::orchestrator_section::Orchestrator;
 use crate::packages;
 use crate::page_sections::{Preview, SignIn};
 use crate::registries::{self, Registries};
@@ -384,13 +385,5 @@ section! {
         api_url: Option<String> = None => BASE_URL,
             env(&["DAYTONA_API_URL"]), sample("https://app.daytona.io/api"),
             no_effect("this version has no `daytona` provider");
-    }
-}
-
-section! {
-    Orchestrator at [orchestrator] {
-        /// Run the orchestrator in the server; this version has none
-        enabled: bool = false => SWITCH, env(&["ORCHESTRATOR_ENABLED"]),
-            no_effect("this version has no orchestrator");
     }
 }

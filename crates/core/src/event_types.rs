@@ -126,6 +126,16 @@ macro_rules! for_each_event_type {
             SERVICE_EXITED = "service.exited", ServiceExited(ServiceExited), "A service ended, and the worker starts it again after a delay.";
             SERVICE_STOPPED = "service.stopped", ServiceStopped(ServiceStopped), "The worker ended a service, because a fork or a snapshot copies the sandbox's files or because the run failed.";
             SERVICE_FAILED = "service.failed", ServiceFailed(ServiceFailed), "A service did not become ready, or it ended too often. The worker does not start it again.";
+            TASK_ASSIGNED = "task.assigned", TaskAssigned(TaskProgress), "The server gave the sandbox a task.";
+            TASK_RUNNING = "task.running", TaskRunning(TaskProgress), "The agent began to work on its task.";
+            TASK_WARNED = "task.warned", TaskWarned(TaskTimeLeft), "The task's time limit comes near. The agent gets a message.";
+            TASK_INTERRUPTED = "task.interrupted", TaskInterrupted(TaskTimeLeft), "The task reached its time limit. The server interrupts the agent and then ends the sandbox.";
+            TASK_VALIDATING = "task.validating", TaskValidating(TaskProgress), "The work on the task is done and waits for a verdict.";
+            TASK_NEEDS_REVISION = "task.needs_revision", TaskNeedsRevision(TaskVerdict), "A validation refused the work on the task. Another attempt gets the feedback.";
+            TASK_RETRYING = "task.retrying", TaskRetrying(TaskSetback), "The attempt failed, and the task is in the queue again.";
+            TASK_COMPLETED = "task.completed", TaskCompleted(TaskProgress), "The task is completed. Tasks that depend on it may start.";
+            TASK_FAILED = "task.failed", TaskFailed(TaskSetback), "The task failed. The server starts no further attempt.";
+            TASK_CANCELLED = "task.cancelled", TaskCancelled(TaskProgress), "The task is cancelled.";
             SESSION_OPENED = "session.opened", SessionOpened(SessionOpened), "A session started with this sandbox.";
             SESSION_CHANGED = "session.changed", SessionChanged(SessionChanged), "A person changed the session.";
             SESSION_CLOSED = "session.closed", SessionClosed(SessionChanged), "A person closed the session.";

@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// Schema of [`FakeOptions`], for messages.
 pub const FAKE_OPTIONS_FORM: &str = "{seed: whole number, faults: [{at: create|heartbeat|event|ack|destroy, \
-     kind: fail|delay|drop|duplicate|crash, rate: 0 to 1}]}";
+     kind: fail|delay|drop|duplicate|crash|exhaust, rate: 0 to 1}]}";
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -50,4 +50,6 @@ pub enum FaultKind {
     Drop,
     Duplicate,
     Crash,
+    /// At `create`: the quota is used up.
+    Exhaust,
 }

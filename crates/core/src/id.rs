@@ -123,6 +123,7 @@ typed_id!(LeaseId, "lea", "lease");
 typed_id!(JobId, "job", "job");
 typed_id!(SecretId, "sec", "secret");
 typed_id!(TicketId, "tkt", "ticket");
+typed_id!(TaskId, "tsk", "task");
 typed_id!(SignInId, "sin", "sign-in");
 typed_id!(PreviewId, "prv", "preview");
 

@@ -26,5 +26,11 @@ string_enum! {
         ContinuousDeadline = "continuous_deadline",
         /// Run the next step of the branch workflow that began with the sandbox.
         BranchWorkflow = "branch_workflow",
+        /// Warn the agent that its task's time limit comes near.
+        TaskWarning = "task_warning",
+        /// Interrupt the agent at its task's time limit.
+        TaskInterrupt = "task_interrupt",
+        /// End the sandbox after its task's time limit.
+        TaskEnd = "task_end",
     }
 }

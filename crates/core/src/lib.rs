@@ -52,6 +52,7 @@ pub mod setup_phase;
 pub mod size;
 pub mod sparse_checkout;
 pub mod string_enum;
+pub mod task;
 pub mod ticket;
 pub mod time;
 pub mod trace;

@@ -4,8 +4,8 @@ use crate::api::{
     agent_routes, approval_routes, blob_routes, branch_workflow_routes, cache_routes, command_routes, diff_routes,
     event_routes, file_routes, forge_routes, gc_routes, health_routes, image_routes, limit_routes, message_routes,
     monitoring_routes, network_routes, preview_routes, project_routes, provider_routes, sandbox_routes, secret_routes,
-    session_routes, sign_in_routes, snapshot_routes, ticket_routes, token_routes, user_routes, webhook_routes,
-    worker_routes, worktree_routes,
+    session_routes, sign_in_routes, snapshot_routes, task_routes, ticket_routes, token_routes, user_routes,
+    webhook_routes, worker_routes, worktree_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
@@ -96,6 +96,14 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(provider_routes::list_providers))
         .routes(routes!(ticket_routes::create_ticket, ticket_routes::list_tickets))
         .routes(routes!(ticket_routes::read_ticket, ticket_routes::change_ticket, ticket_routes::remove_ticket))
+        .routes(routes!(task_routes::create_task, task_routes::list_tasks))
+        .routes(routes!(task_routes::change_tasks))
+        .routes(routes!(task_routes::read_task, task_routes::change_task))
+        .routes(routes!(task_routes::cancel_task))
+        .routes(routes!(task_routes::retry_task))
+        .routes(routes!(task_routes::read_sandbox_task))
+        .routes(routes!(task_routes::report_completion))
+        .routes(routes!(task_routes::record_validation))
         .routes(routes!(branch_workflow_routes::start_branch_workflow))
         .routes(routes!(branch_workflow_routes::finish_branch_workflow))
         .routes(routes!(branch_workflow_routes::merge_branch_workflow))

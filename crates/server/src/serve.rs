@@ -8,6 +8,7 @@ use crate::data_dir::secure_data_dir;
 use crate::gateway::{Gateway, Placeholders};
 use crate::guard::Hosts;
 use crate::jobs::Runner;
+use crate::jobs::task_dispatcher::TaskDispatcher;
 use crate::options::Options;
 use crate::page::Page;
 use crate::providers::Providers;
@@ -130,8 +131,9 @@ impl Server {
         let runner = Runner::new(Arc::clone(&app), Arc::clone(&providers)).run();
         let watching = crate::samples::run_sampler(Arc::clone(&app));
         let conducting = crate::conductor::run_conductor(Arc::clone(&app));
+        let dispatching = TaskDispatcher::new(Arc::clone(&app)).run();
         let jobs = tokio::spawn(async move {
-            tokio::join!(runner, watching, conducting);
+            tokio::join!(runner, watching, conducting, dispatching);
         });
         write_address(&options.config.data_dir, &url)
             .map_err(|source| data_dir_error(&options.config.data_dir, source))?;

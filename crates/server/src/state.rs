@@ -32,7 +32,7 @@ use atoll_store::{Store, Tx};
 use metrics_exporter_prometheus::PrometheusHandle;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tracing::Instrument;
 
 pub struct App {
@@ -64,6 +64,8 @@ pub struct App {
     pub event_gates: IngestGates,
     pub blob_gates: IngestGates,
     pub jobs: Arc<JobQueue>,
+    /// Wakes the task dispatcher.
+    pub task_wake: Arc<Notify>,
     /// Shares of the live streams.
     readers: Arc<Shares<PrincipalKey>>,
     /// Shares of the requests to previews.
@@ -91,6 +93,7 @@ pub struct App {
 fn publish_outbox(
     hub: &Hub,
     jobs: &JobQueue,
+    task_wake: &Notify,
     egress: &Egress,
     gateway: &Gateway,
     blobs: &Blobs,
@@ -116,6 +119,9 @@ fn publish_outbox(
     }
     if out.jobs || !out.claimed_jobs.is_empty() {
         jobs.wake_runner(out.claimed_jobs);
+    }
+    if out.tasks_changed {
+        task_wake.notify_one();
     }
 }
 
@@ -173,6 +179,7 @@ impl App {
             event_gates: IngestGates::default(),
             blob_gates: IngestGates::default(),
             jobs: Arc::default(),
+            task_wake: Arc::default(),
             samples: Samples::default(),
             conductor: Conductor::default(),
             telemetry: Telemetry::start(
@@ -225,9 +232,10 @@ impl App {
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let (blobs, providers, public_url) = (self.blobs.clone(), self.providers()?, self.public_url.clone());
         let telemetry = self.telemetry.clone();
+        let task_wake = Arc::clone(&self.task_wake);
         let (trace, span) = (telemetry::current_trace(), tracing::Span::current());
         let publish = move |(value, out): (R, Outbox)| {
-            publish_outbox(&hub, &jobs, &egress, &informed, &blobs, &telemetry, out);
+            publish_outbox(&hub, &jobs, &task_wake, &egress, &informed, &blobs, &telemetry, out);
             value
         };
         let done = self.store.write_then(

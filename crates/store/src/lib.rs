@@ -34,6 +34,8 @@ pub mod sign_ins;
 pub mod sql;
 mod sqlite;
 pub mod streams;
+pub mod task_queue;
+pub mod tasks;
 pub mod tickets;
 pub mod tokens;
 pub mod traces;

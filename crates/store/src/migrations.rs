@@ -29,7 +29,8 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 20, sql: include_str!("../migrations/0020_forge_logins.sql") },
     Migration { version: 21, sql: include_str!("../migrations/0021_branch_workflows.sql") },
     Migration { version: 22, sql: include_str!("../migrations/0022_page.sql") },
-    Migration { version: 26, sql: include_str!("../migrations/0026_traces.sql") },
+    Migration { version: 23, sql: include_str!("../migrations/0023_tasks.sql") },
+    Migration { version: 24, sql: include_str!("../migrations/0024_traces.sql") },
 ];
 
 pub(crate) const LATEST_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

@@ -140,7 +140,7 @@ pub async fn list_projects(
 /// Deletes a project. Returns false if it is still in use.
 pub async fn delete_project(tx: &mut dyn Tx, id: ProjectId) -> Result<bool> {
     let used = tx.query("SELECT 1 FROM sessions WHERE project_id = ?1 LIMIT 1", &[text_param(id)]).await?;
-    if !used.is_empty() || crate::tickets::has_tickets(tx, id).await? {
+    if !used.is_empty() || crate::tickets::has_tickets(tx, id).await? || crate::tasks::has_tasks(tx, id).await? {
         return Ok(false);
     }
     tx.execute("DELETE FROM projects WHERE id = ?1", &[text_param(id)]).await?;

@@ -52,6 +52,7 @@ mod services;
 mod set_up_layers;
 mod setup;
 mod shell;
+mod tasks;
 mod terminal;
 mod ticket_branch;
 mod whole_texts;

@@ -29,5 +29,7 @@ mod secrets;
 mod sessions;
 mod sign_in;
 mod store;
+mod task_queue;
+mod tasks;
 mod tickets;
 mod webhooks;

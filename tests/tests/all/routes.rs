@@ -99,6 +99,17 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("GET /api/v1/tickets/{id}", "11+++4+333"),
     ("PATCH /api/v1/tickets/{id}", "11++34+333"),
     ("DELETE /api/v1/tickets/{id}", "11++34+333"),
+    ("POST /api/v1/tasks", "11++34+333"),
+    ("GET /api/v1/tasks", "11+++++333"),
+    ("POST /api/v1/tasks/bulk", "11+++++333"),
+    ("GET /api/v1/tasks/{id}", "11+++4+333"),
+    ("PATCH /api/v1/tasks/{id}", "11++34+333"),
+    ("POST /api/v1/tasks/{id}/cancel", "11++34+333"),
+    ("POST /api/v1/tasks/{id}/retry", "11++34+333"),
+    // The sandbox of these requests has no task.
+    ("GET /api/v1/sandboxes/{id}/task", "1144444431"),
+    ("POST /api/v1/sandboxes/{id}/task-complete", "1144344431"),
+    ("POST /api/v1/sandboxes/{id}/validation-result", "1144344333"),
     ("POST /api/v1/branch-workflow/start", "11++34+333"),
     ("POST /api/v1/branch-workflow/finish", "11++34+333"),
     ("POST /api/v1/branch-workflow/merge", "11++34+333"),
@@ -258,7 +269,8 @@ impl RouteTestSetup {
             "/sandboxes/{id}/messages/{mid}/nack" => json!({ "stream": stream, "lease": lease, "handed": false }),
             path if path.ends_with("/messages") => json!({ "content": "x" }),
             "/projects" | "/users" | "/tokens" => json!({ "name": uuid::Uuid::now_v7() }),
-            "/tickets" => json!({ "title": "x", "project_id": self.project }),
+            "/tasks" | "/tickets" => json!({ "title": "x", "project_id": self.project }),
+            "/sandboxes/{id}/validation-result" => json!({ "passed": true }),
             "/caches/prune" => json!({ "project_id": self.project }),
             "/projects/{id}/members/{user}" => json!({ "role": "viewer" }),
             "/secrets/{name}" => json!({ "value": "a value", "project_id": self.project }),
@@ -288,6 +300,10 @@ impl RouteTestSetup {
             Some("tickets" | "branch-workflow") => {
                 let new = json!({ "title": "x", "project_id": self.project });
                 string_value(&self.admin.post("/tickets", new).await.expect_status(201)["id"])
+            }
+            Some("tasks") => {
+                let new = json!({ "title": "x", "project_id": self.project });
+                string_value(&self.admin.post("/tasks", new).await.expect_status(201)["id"])
             }
             Some("sign-in-sessions") => "current".to_owned(),
             _ => String::new(),

@@ -22,6 +22,7 @@ mod reference;
 mod sandbox_data;
 mod service_data;
 mod setup_data;
+mod task_data;
 
 pub use agent_data::*;
 pub use control_data::*;
@@ -34,6 +35,7 @@ pub use reference::{AnyEvent, add_event_schemas, reference_page};
 pub use sandbox_data::*;
 pub use service_data::*;
 pub use setup_data::*;
+pub use task_data::*;
 
 use atoll_core::event::{Event, EventSource, NewEvent};
 use atoll_core::time::Timestamp;

@@ -2,6 +2,7 @@
 
 use super::branch_workflow_fact::describe_workflow_event;
 use super::plain_value::describe_value;
+use super::task_fact::describe_task_event;
 use super::tool_input::describe_input;
 use super::{approval, time};
 use crate::event_log::log_event::LogEvent;
@@ -128,7 +129,7 @@ pub fn describe_fact(event: &LogEvent) -> Option<Fact> {
             Fact::warning(join_detail("the server rejected an event of the worker", &rejection.detail))
         }
         EventData::Unknown { event_type, data } => describe_unknown(event, event_type, data.get()),
-        data => return describe_workflow_event(data),
+        data => return describe_workflow_event(data).or_else(|| describe_task_event(data)),
     })
 }
 

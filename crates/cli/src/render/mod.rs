@@ -15,6 +15,7 @@ pub mod setup_lines;
 pub mod spans;
 pub mod style;
 pub mod table;
+mod task_fact;
 pub mod text;
 pub mod time;
 pub mod tool_input;

@@ -117,7 +117,6 @@ fn an_app_requires_its_key_and_tokens_require_encryption() {
 fn warns_about_keys_without_effect() {
     let loaded = Fixture::new()
         .env("REDIS_URL", "redis://h")
-        .env("ORCHESTRATOR_ENABLED", "false")
         .env("DAYTONA_SANDBOX_EXECUTION", "true")
         .env("DAYTONA_API_KEY", "dtn_1")
         .load();

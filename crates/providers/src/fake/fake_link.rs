@@ -40,7 +40,9 @@ impl FakeLink {
         self.environment.wait_until_thawed().await;
         match self.faults.draw_fault(at) {
             None => {}
-            Some(InjectedFault::Fail | InjectedFault::Drop) => return Reply::later("an injected fault".to_owned()),
+            Some(InjectedFault::Fail | InjectedFault::Drop | InjectedFault::Exhaust) => {
+                return Reply::later("an injected fault".to_owned());
+            }
             Some(InjectedFault::Delay(span)) => tokio::time::sleep(span).await,
             Some(InjectedFault::Duplicate) => drop(make().await),
             Some(InjectedFault::Crash) => {

@@ -20,6 +20,7 @@ pub(super) enum InjectedFault {
     Drop,
     Duplicate,
     Crash,
+    Exhaust,
 }
 
 /// One sandbox's fault generator. It is seeded with the order of creation and not with the sandbox id, which differs
@@ -55,6 +56,7 @@ impl FaultSource {
             FaultKind::Drop => InjectedFault::Drop,
             FaultKind::Duplicate => InjectedFault::Duplicate,
             FaultKind::Crash => InjectedFault::Crash,
+            FaultKind::Exhaust => InjectedFault::Exhaust,
         })
     }
 

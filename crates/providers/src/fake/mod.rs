@@ -125,6 +125,9 @@ impl Fake {
         match dice.draw_fault(FaultPoint::Create) {
             None => self.insert_sandbox(spec, key, &tree),
             Some(InjectedFault::Fail) => Err(unreachable_error("the sandbox was not made")),
+            Some(InjectedFault::Exhaust) => {
+                Err(Error::Exhausted { detail: "an injected fault".to_owned(), until: None })
+            }
             Some(InjectedFault::Delay(span)) => {
                 tokio::time::sleep(span).await;
                 self.insert_sandbox(spec, key, &tree)
@@ -252,7 +255,9 @@ impl ImplementProvider for Fake {
         match dice.and_then(|dice| dice.draw_fault(FaultPoint::Destroy)) {
             None | Some(InjectedFault::Duplicate) => {}
             Some(InjectedFault::Delay(span)) => tokio::time::sleep(span).await,
-            Some(InjectedFault::Fail) => return Err(unreachable_error("the sandbox is still there")),
+            Some(InjectedFault::Fail | InjectedFault::Exhaust) => {
+                return Err(unreachable_error("the sandbox is still there"));
+            }
             Some(InjectedFault::Drop) => {
                 self.remove_sandbox(id);
                 return Err(unreachable_error("the answer got lost"));

@@ -27,6 +27,7 @@ pub mod secret_routes;
 pub mod session_routes;
 pub mod sign_in_routes;
 pub mod snapshot_routes;
+pub mod task_routes;
 pub mod ticket_routes;
 pub mod token_routes;
 pub mod user_routes;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A body of the worker protocol. It ignores unknown fields, because a newer worker may send more.
-pub struct WorkerBody<T>(T);
+pub struct WorkerBody<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequest<Arc<App>> for WorkerBody<T> {
     type Rejection = Problem;

@@ -16,6 +16,7 @@ use atoll_protocol::{Gateway, Heartbeat, HeartbeatAnswer, HomeFile, Start};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::SessionRow;
 use atoll_store::streams;
+use atoll_store::tasks;
 use atoll_store::usage_samples::{self, UsageSample};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,6 +99,9 @@ async fn start_instructions(
     }
     if let Some(context) = traces::trace_variable(work, sandbox).await? {
         settings.env.entry("TRACEPARENT".to_owned()).or_insert(context);
+    }
+    if let Some(task) = tasks::find_task_id(work.tx, sandbox.id).await? {
+        settings.env.insert("TASK_ID".to_owned(), task.to_string());
     }
     let runs_agents = work.capabilities(sandbox.provider).runs_agents();
     let gateway = gateway_access(work, sandbox).await?;

@@ -1,6 +1,6 @@
 //! Applies triggers to a sandbox: the state machine's step, the row, the event and the jobs, in one transaction.
 
-use super::{Work, branch_workflow, continuous, fence, traces};
+use super::{Work, branch_workflow, continuous, fence, task_work, traces};
 use crate::metrics::record_seconds;
 use crate::problem::Result;
 use atoll_api::events::{EventData, SandboxPending, SandboxTransition, WorkerLost};
@@ -100,12 +100,15 @@ pub async fn apply_trigger(
             .await?;
     }
     work.out.states.push((sandbox.id, sandbox.state));
+    if sandbox.state.has_ended() {
+        task_work::record_sandbox_end(work, session, sandbox).await?;
+    }
     Ok(())
 }
 
 /// Cancels the jobs of a sandbox that has ended.
 async fn cancel_deadlines(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<()> {
-    const OF_A_LIFE: [JobKind; 7] = [
+    const OF_A_LIFE: [JobKind; 10] = [
         JobKind::Create,
         JobKind::CreateTimeout,
         JobKind::Timeout,
@@ -113,6 +116,9 @@ async fn cancel_deadlines(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<(
         JobKind::Results,
         JobKind::Validate,
         JobKind::ContinuousDeadline,
+        JobKind::TaskWarning,
+        JobKind::TaskInterrupt,
+        JobKind::TaskEnd,
     ];
     for kind in OF_A_LIFE {
         jobs::cancel_job(work.tx, kind, sandbox.id).await?;
@@ -163,6 +169,16 @@ pub async fn apply_observation(
     turn: Option<i64>,
     data: &str,
 ) -> Result<()> {
+    let shows_work = match observation {
+        Observation::TurnStarted => true,
+        Observation::Activity(activity) => {
+            activity == Activity::Working && sandbox.status.activity() != Activity::Working
+        }
+        Observation::NoEffect | Observation::TurnEnded | Observation::AgentFailed | Observation::WorkerExited => false,
+    };
+    if shows_work {
+        task_work::record_work(work, sandbox).await?;
+    }
     match observation {
         Observation::NoEffect => {}
         Observation::TurnStarted => {

@@ -47,6 +47,9 @@ pub mod setup;
 pub mod sign_ins;
 pub mod snapshots;
 pub mod targets;
+pub mod task_dispatch;
+pub mod task_work;
+pub mod tasks;
 pub mod ticket_work;
 pub mod tickets;
 pub mod tokens;
@@ -80,6 +83,8 @@ pub struct Outbox {
     pub inboxes: Vec<SessionId>,
     pub states: Vec<(SandboxId, SandboxState)>,
     pub jobs: bool,
+    /// The queue of tasks may have changed.
+    pub tasks_changed: bool,
     /// Jobs that the transaction has claimed for this server's runner.
     pub claimed_jobs: Vec<Job>,
     /// Network policies with the version of the row that holds them.

@@ -60,10 +60,12 @@ async fn apply_pause(
         return Ok(sandbox);
     }
     let activity = sandbox.status.activity();
-    // A paused sandbox's time-out stops too.
-    match activity {
-        Activity::Paused => jobs::suspend_job(work.tx, JobKind::Timeout, id, work.steady).await?,
-        _ => jobs::resume_job(work.tx, JobKind::Timeout, id, work.steady).await?,
+    // A paused sandbox's time limits stop too.
+    for kind in [JobKind::Timeout, JobKind::TaskWarning, JobKind::TaskInterrupt, JobKind::TaskEnd] {
+        match activity {
+            Activity::Paused => jobs::suspend_job(work.tx, kind, id, work.steady).await?,
+            _ => jobs::resume_job(work.tx, kind, id, work.steady).await?,
+        }
     }
     // The pause does not count as missing heartbeats.
     sandbox.last_heartbeat = sandbox.last_heartbeat.map(|_| work.now);

@@ -113,7 +113,10 @@ pub async fn remove_project(app: &App, _: Admin, id: ProjectId) -> Result<atoll_
     let removed = app.write(async move |work| {
         let project = find_project(work.tx, id).await?;
         if project.is_default || !projects::delete_project(work.tx, id).await? {
-            return Err(Problem::new(Code::InUse, "the project is the default project, or has sessions or tickets"));
+            return Err(Problem::new(
+                Code::InUse,
+                "the project is the default project, or has sessions, tickets or tasks",
+            ));
         }
         Ok(view_project(project))
     });

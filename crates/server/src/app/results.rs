@@ -16,6 +16,7 @@ use atoll_core::job::JobKind;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::sandbox::{Reason, ResultsAction, ResultsState, SandboxState};
 use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::sessions::SessionRow;
 use atoll_store::{events, jobs};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,19 @@ pub async fn stop_sandbox(
     actor: String,
 ) -> Result<SandboxRow> {
     end_sandbox(work, id, choice, Reason::new("stopped", "stopped by a person"), Some(actor)).await
+}
+
+/// Ends the sandbox of a cancelled task.
+pub async fn end_cancelled_task(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
+    let reason = Reason::new("task_cancelled", "its task was cancelled");
+    end_sandbox(work, id, ResultsAction::Take, reason, Some(actor)).await
+}
+
+/// Ends the sandbox after its worker reported that the work is done.
+pub async fn end_completed_task(work: &mut Work<'_>, session: &mut SessionRow, sandbox: &mut SandboxRow) -> Result<()> {
+    let reason = Reason::new("task_reported", "the worker reported that the task is done");
+    lifecycle::apply_trigger(work, session, sandbox, Trigger::WorkDone, Some(reason), None).await?;
+    lifecycle::complete_if_worker_left(work, session, sandbox).await
 }
 
 /// Ends a sandbox whose worktree was removed.
@@ -79,26 +93,35 @@ pub async fn start_results_export(work: &mut Work<'_>, id: SandboxId, actor: Str
                     "the sandbox's files are gone, so there are no results to export",
                 ));
             }
-            let code = sandbox.reason.as_ref().map(|reason| reason.code.clone()).unwrap_or_default();
-            let results_had_failed = code.starts_with("results_");
-            let recover = Trigger::Recover { results_had_failed };
-            let failed = sandbox.clone();
-            lifecycle::apply_trigger(work, &mut session, &mut sandbox, recover, None, Some(actor.clone())).await?;
-            // An earlier version could mark results as lost while their files existed.
-            if matches!(sandbox.results, ResultsState::Pending | ResultsState::Lost) {
-                sandbox.results = ResultsState::Pending;
-                sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
-                lifecycle::finish_flush(work, &mut session, &mut sandbox).await?;
-            } else if branch_workflow::retry_publication(work, &failed).await? {
-                jobs::cancel_job(work.tx, JobKind::FlushGrace, id).await?;
-            } else {
-                sandbox.results = ResultsState::Taken;
-                lifecycle::apply_trigger(work, &mut session, &mut sandbox, Trigger::ResultsExported, None, Some(actor))
-                    .await?;
-            }
+            recover_results(work, &mut session, &mut sandbox, Some(actor)).await?;
         }
     }
     Ok(sandbox)
+}
+
+/// Begins to export the results of a failed sandbox whose files exist. The caller holds the session's lock.
+pub async fn recover_results(
+    work: &mut Work<'_>,
+    session: &mut SessionRow,
+    sandbox: &mut SandboxRow,
+    actor: Option<String>,
+) -> Result<()> {
+    let code = sandbox.reason.as_ref().map(|reason| reason.code.clone()).unwrap_or_default();
+    let results_had_failed = code.starts_with("results_");
+    let recover = Trigger::Recover { results_had_failed };
+    let failed = sandbox.clone();
+    lifecycle::apply_trigger(work, session, sandbox, recover, None, actor.clone()).await?;
+    // An earlier version could mark results as lost while their files existed.
+    if matches!(sandbox.results, ResultsState::Pending | ResultsState::Lost) {
+        sandbox.results = ResultsState::Pending;
+        sandboxes::update_sandbox(work.tx, sandbox).await?;
+        lifecycle::finish_flush(work, session, sandbox).await
+    } else if branch_workflow::retry_publication(work, &failed).await? {
+        Ok(jobs::cancel_job(work.tx, JobKind::FlushGrace, sandbox.id).await?)
+    } else {
+        sandbox.results = ResultsState::Taken;
+        lifecycle::apply_trigger(work, session, sandbox, Trigger::ResultsExported, None, actor).await
+    }
 }
 
 /// Removes the sandbox at its provider and from lists. Its row, events and blobs stay.

@@ -167,7 +167,8 @@ pub async fn load_ticket_view(tx: &mut dyn Tx, row: TicketRow) -> Result<Ticket>
     })
 }
 
-fn check_texts(title: Option<&str>, description: Option<&str>) -> Result<()> {
+/// Checks the texts of a ticket or a task.
+pub fn check_texts(title: Option<&str>, description: Option<&str>) -> Result<()> {
     if let Some(title) = title {
         bounds::check_line("title", title, bounds::MAX_TITLE_CHARS)?;
     }

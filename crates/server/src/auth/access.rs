@@ -7,11 +7,11 @@ use super::Caller;
 use crate::extract::path_id;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
-use atoll_core::id::{ProjectId, SandboxId, SessionId, TicketId};
+use atoll_core::id::{ProjectId, SandboxId, SessionId, TaskId, TicketId};
 use atoll_core::principal::{PermissionVerdict, Principal, ProjectAction, Role, check_permission};
 use atoll_core::provider::ReadScope;
 use atoll_store::projects::ProjectFilter;
-use atoll_store::{Tx, projects, sandboxes, sessions, tickets};
+use atoll_store::{Tx, projects, sandboxes, sessions, tasks, tickets};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use std::marker::PhantomData;
@@ -56,6 +56,14 @@ impl Resource for TicketId {
 
     async fn find_project(self, tx: &mut dyn Tx) -> Result<Option<ProjectId>> {
         Ok(tickets::find_ticket(tx, self).await?.map(|ticket| ticket.project_id))
+    }
+}
+
+impl Resource for TaskId {
+    const KIND: &'static str = "task";
+
+    async fn find_project(self, tx: &mut dyn Tx) -> Result<Option<ProjectId>> {
+        Ok(tasks::find_task(tx, self).await?.map(|task| task.project_id))
     }
 }
 
@@ -199,6 +207,12 @@ impl FromRequestParts<Arc<App>> for ReaderOrWorker {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
         let caller = Caller::from_request_parts(parts, app).await?;
         let sandbox: SandboxId = path_id(parts, app).await?;
+        Self::authorize(app, caller, sandbox).await
+    }
+}
+
+impl ReaderOrWorker {
+    async fn authorize(app: &App, caller: Caller, sandbox: SandboxId) -> Result<Self> {
         if !caller.is_worker() {
             CanSee::authorize(app, caller, sandbox).await?;
         } else {
@@ -209,6 +223,26 @@ impl FromRequestParts<Arc<App>> for ReaderOrWorker {
             }
         }
         Ok(Self { sandbox })
+    }
+}
+
+/// A caller that can report on the work of a sandbox: one that may work in its project, or the sandbox's own worker.
+#[derive(Debug, Clone)]
+pub struct WorkReporter {
+    pub sandbox: SandboxId,
+}
+
+impl FromRequestParts<Arc<App>> for WorkReporter {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        if caller.is_worker() {
+            let ReaderOrWorker { sandbox } = ReaderOrWorker::authorize(app, caller, path_id(parts, app).await?).await?;
+            return Ok(Self { sandbox });
+        }
+        let access = CanWork::<SandboxId>::authorize(app, caller, path_id(parts, app).await?).await?;
+        Ok(Self { sandbox: access.id })
     }
 }
 

@@ -11,7 +11,7 @@ use super::ticket_branch::ensure_ticket_branch;
 use super::{JobOutcome, back_off};
 use crate::app::row_wait::wait_for_row;
 use crate::app::sandbox_plan::parse_defaults;
-use crate::app::{lifecycle, setup};
+use crate::app::{lifecycle, setup, task_dispatch};
 use crate::metrics::record_seconds;
 use crate::problem::{Problem, Result};
 use crate::providers::Providers;
@@ -186,6 +186,9 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
         }
         Err(error) if error.is_retryable() && job.attempts < 1 => Ok(JobOutcome::RetryAfter(Duration::from_secs(1))),
         Err(error) => {
+            if let Error::Exhausted { detail, until } = &error {
+                task_dispatch::record_quota(app, sandbox.provider, detail.clone(), *until).await?;
+            }
             let reason = Reason::new(error.code(), lifecycle::truncate_text(&error.to_string(), 500));
             record_failure(app, job, reason).await
         }

@@ -1,13 +1,14 @@
 //! Jobs that run when a deadline passes.
 
 use super::{JobOutcome, back_off};
-use crate::app::lifecycle;
+use crate::app::{lifecycle, task_work};
 use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
 use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::{Error, ProviderId};
 use atoll_core::sandbox::{Reason, SandboxState};
+use atoll_core::task::TimeoutStep;
 use atoll_store::jobs::Job;
 use atoll_store::{jobs, sandboxes, tokens};
 
@@ -89,6 +90,18 @@ pub(crate) async fn end_continuous(app: &App, job: &Job) -> Result<JobOutcome> {
     app.write(async move |work| {
         if jobs::finish_job(work.tx, own, claim).await? {
             crate::app::continuous::end_at_deadline(work, id).await?;
+        }
+        Ok(JobOutcome::Finished)
+    })
+    .await
+}
+
+/// Warns, interrupts or ends the agent of a task whose time limit is near or over.
+pub(crate) async fn apply_task_timeout(app: &App, job: &Job, step: TimeoutStep) -> Result<JobOutcome> {
+    let (id, own, claim) = (job.sandbox_id, job.id, job.claim);
+    app.write(async move |work| {
+        if jobs::finish_job(work.tx, own, claim).await? {
+            task_work::apply_timeout(work, id, step).await?;
         }
         Ok(JobOutcome::Finished)
     })

@@ -19,6 +19,7 @@ mod setup_output;
 mod setup_plan;
 mod setup_run;
 mod silent_workers;
+pub(crate) mod task_dispatcher;
 mod ticket_branch;
 mod validate;
 
@@ -29,6 +30,7 @@ use crate::providers::Providers;
 use crate::state::App;
 use crate::telemetry::{self, FinishedSpan};
 use atoll_core::job::JobKind;
+use atoll_core::task::TimeoutStep;
 use atoll_core::trace::{SpanId, TraceContext};
 use atoll_store::jobs::{self, Job};
 use atoll_store::traces;
@@ -190,6 +192,9 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) -> Option<Stri
         JobKind::Validate => validate::validate_work(app, &job).await,
         JobKind::ContinuousDeadline => deadline::end_continuous(app, &job).await,
         JobKind::BranchWorkflow => branch_workflow::run_job(app, &job).await,
+        JobKind::TaskWarning => deadline::apply_task_timeout(app, &job, TimeoutStep::Warn).await,
+        JobKind::TaskInterrupt => deadline::apply_task_timeout(app, &job, TimeoutStep::Interrupt).await,
+        JobKind::TaskEnd => deadline::apply_task_timeout(app, &job, TimeoutStep::End).await,
     };
     record_seconds(crate::metrics::JOB_SECONDS, &[("kind", job.kind.as_str())], began.elapsed());
     let (id, claim) = (job.id, job.claim);

@@ -11,7 +11,7 @@
 mod agent_settings;
 mod request_checks;
 
-pub use request_checks::{check_default_repo, check_defaults, check_repo};
+pub use request_checks::{check_default_repo, check_defaults, check_repo, check_task_settings};
 
 use super::Work;
 use super::branch_workflow;

@@ -107,6 +107,26 @@ pub fn check_repo(repo: &Repo, caller: &Caller) -> Result<()> {
     Ok(())
 }
 
+/// Checks the settings of a task's sandboxes. The task itself decides the other fields.
+pub fn check_task_settings(settings: &NewSandbox, caller: &Caller) -> Result<()> {
+    check_request(settings, caller)?;
+    let of_task = [
+        ("prompt", settings.prompt.is_some()),
+        ("title", settings.title.is_some()),
+        ("name", settings.name.is_some()),
+        ("end", settings.end.is_some()),
+        ("project_id", settings.project_id.is_some()),
+        ("session_id", settings.session_id.is_some()),
+        ("ticket_id", settings.ticket_id.is_some()),
+        ("timeout_s", settings.timeout_s.is_some()),
+        ("modes", !settings.modes.is_empty()),
+    ];
+    match of_task.into_iter().find(|(_, is_set)| *is_set) {
+        Some((field, _)) => Err(Problem::invalid(format!("sandbox.{field}: the task decides this field"))),
+        None => Ok(()),
+    }
+}
+
 pub fn check_request(new: &NewSandbox, caller: &Caller) -> Result<()> {
     let lines = [
         ("agent", &new.agent),
