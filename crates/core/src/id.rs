@@ -125,6 +125,7 @@ typed_id!(SecretId, "sec", "secret");
 typed_id!(TicketId, "tkt", "ticket");
 typed_id!(SignInId, "sin", "sign-in");
 typed_id!(PreviewId, "prv", "preview");
+typed_id!(InterventionId, "itv", "intervention");
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,8 @@ pub const EVENTS_REJECTED: &str = "atoll_events_rejected_total";
 pub const EVENTS_DROPPED: &str = "atoll_events_dropped_total";
 pub const MESSAGES_QUEUED: &str = "atoll_messages_queued_total";
 pub const MESSAGES_ACKNOWLEDGED: &str = "atoll_messages_acknowledged_total";
+pub const INTERVENTIONS: &str = "atoll_guardian_interventions_total";
+pub const JUDGEMENTS: &str = "atoll_guardian_judgements_total";
 pub const SANDBOXES_MADE: &str = "atoll_sandboxes_made_total";
 pub const SANDBOXES: &str = "atoll_sandboxes";
 pub const READERS: &str = "atoll_readers";
@@ -25,6 +27,8 @@ const DESCRIPTIONS: &[(&str, &str)] = &[
     (EVENTS_DROPPED, "Events that the quota of their sandbox's log did not admit"),
     (MESSAGES_QUEUED, "Messages queued"),
     (MESSAGES_ACKNOWLEDGED, "Messages acknowledged"),
+    (INTERVENTIONS, "Findings of the guardian, by action"),
+    (JUDGEMENTS, "Responses of the judge, by result"),
     (SANDBOXES_MADE, "Sandboxes created, by provider"),
     (SANDBOXES, "Sandboxes now, by state"),
     (READERS, "Connected event readers"),

@@ -129,8 +129,9 @@ impl Server {
             listener::serve_router(socket, tls.as_ref(), router, connections, stopping).map_err(Error::Tls)?;
         let runner = Runner::new(Arc::clone(&app), Arc::clone(&providers)).run();
         let watching = crate::samples::run_sampler(Arc::clone(&app));
+        let guardian = crate::jobs::run_guardian(Arc::clone(&app));
         let jobs = tokio::spawn(async move {
-            tokio::join!(runner, watching);
+            tokio::join!(runner, watching, guardian);
         });
         write_address(&options.config.data_dir, &url)
             .map_err(|source| data_dir_error(&options.config.data_dir, source))?;

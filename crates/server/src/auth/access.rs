@@ -7,11 +7,11 @@ use super::Caller;
 use crate::extract::path_id;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
-use atoll_core::id::{ProjectId, SandboxId, SessionId, TicketId};
+use atoll_core::id::{InterventionId, ProjectId, SandboxId, SessionId, TicketId};
 use atoll_core::principal::{PermissionVerdict, Principal, ProjectAction, Role, check_permission};
 use atoll_core::provider::ReadScope;
 use atoll_store::projects::ProjectFilter;
-use atoll_store::{Tx, projects, sandboxes, sessions, tickets};
+use atoll_store::{Tx, interventions, projects, sandboxes, sessions, tickets};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use std::marker::PhantomData;
@@ -56,6 +56,14 @@ impl Resource for TicketId {
 
     async fn find_project(self, tx: &mut dyn Tx) -> Result<Option<ProjectId>> {
         Ok(tickets::find_ticket(tx, self).await?.map(|ticket| ticket.project_id))
+    }
+}
+
+impl Resource for InterventionId {
+    const KIND: &'static str = "intervention";
+
+    async fn find_project(self, tx: &mut dyn Tx) -> Result<Option<ProjectId>> {
+        Ok(interventions::find_intervention(tx, self).await?.map(|intervention| intervention.project_id))
     }
 }
 

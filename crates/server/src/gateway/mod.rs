@@ -22,6 +22,7 @@ mod gateway_routes;
 mod gateway_server;
 mod key_mask;
 mod login_renewal;
+mod model_question;
 mod placeholder;
 mod project_budget;
 mod refusal_report;
@@ -31,11 +32,13 @@ mod response_body;
 mod sandbox_budget;
 mod upstream_client;
 mod upstream_headers;
+mod usage_report;
 mod usage_scanner;
 
 pub use credential::is_bound_to;
 pub use download_body::DownloadCounter;
 pub use gateway_server::serve_gateway;
+pub use model_question::{ModelAnswer, ModelQuestion};
 pub use placeholder::Placeholders;
 pub use registry_proxy::registry_addresses;
 

@@ -8,6 +8,8 @@ mod clone_events;
 mod create_job;
 pub(crate) mod dead_worker;
 mod deadline;
+mod guardian_watch;
+mod judge;
 mod recover;
 mod remove;
 mod removed_worktrees;
@@ -21,6 +23,8 @@ mod setup_run;
 mod silent_workers;
 mod ticket_branch;
 mod validate;
+
+pub use guardian_watch::run_guardian;
 
 use crate::job_queue::CLAIM_DURATION;
 use crate::problem::Result;
