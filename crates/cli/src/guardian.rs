@@ -181,7 +181,7 @@ async fn explain(client: &ConnectedClient, id: InterventionId, output: &Output) 
         .field("time", time::format_time(found.created_at))
         .print(output)?;
     let first = found.evidence.first().copied().unwrap_or(found.seq);
-    output.print_note(&format!("`atoll logs {} --from {first}` shows the events", found.sandbox_id));
+    output.print_note(&format!("`atoll events {} --since {}` shows the events", found.sandbox_id, first - 1));
     Ok(())
 }
 

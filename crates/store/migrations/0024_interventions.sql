@@ -21,6 +21,7 @@ CREATE TABLE interventions (
 );
 CREATE UNIQUE INDEX interventions_finding ON interventions (sandbox_id, detector, seq);
 CREATE INDEX interventions_project ON interventions (project_id, id);
+CREATE INDEX interventions_session ON interventions (session_id);
 CREATE INDEX interventions_restart ON interventions (restart) WHERE restart = 'due';
 
 -- The judge's requests for a sandbox, their cost, and its last report, which is JSON.

@@ -172,6 +172,12 @@ pub async fn list_due_restarts(tx: &mut dyn Tx, limit: i64) -> Result<Vec<Interv
     tx.query(sql, &[limit.into()]).await?.into_iter().map(intervention_from_row).collect()
 }
 
+/// Returns true if the guardian has restarted the session from another sandbox.
+pub async fn has_restarted(tx: &mut dyn Tx, session: SessionId, sandbox: SandboxId) -> Result<bool> {
+    let sql = "SELECT 1 FROM interventions WHERE session_id = ?1 AND sandbox_id <> ?2 AND restart IS NOT NULL LIMIT 1";
+    Ok(!tx.query(sql, &[text_param(session), text_param(sandbox)]).await?.is_empty())
+}
+
 /// Ends a restart. Returns false if another server has ended it.
 pub async fn end_restart(tx: &mut dyn Tx, id: InterventionId, next: Option<SandboxId>, now: Timestamp) -> Result<bool> {
     let sql = "UPDATE interventions SET restart = ?2, next_sandbox_id = ?3, updated_at = ?4

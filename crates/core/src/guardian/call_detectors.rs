@@ -26,6 +26,8 @@ struct OpenCall {
 #[derive(Debug, Clone)]
 struct CallResult {
     hash: u64,
+    /// The call without its result.
+    call: u64,
     seq: i64,
     id: String,
 }
@@ -70,7 +72,7 @@ impl CallDetectors {
         let output = result.output_text();
         let failed = if result.has_failed() { "failed" } else { "" };
         let hash = hash_parts(&[&subject_of(call.hash), &output, failed]);
-        let this = CallResult { hash, seq, id: call.id };
+        let this = CallResult { hash, call: call.hash, seq, id: call.id };
         let mut findings = Vec::new();
         if !call.is_waiting {
             findings.extend(self.check_repetition(&this, &call.tool, limits.repeated_calls));
@@ -98,7 +100,7 @@ impl CallDetectors {
             ..Finding::new(
                 Detector::RepeatedCall,
                 this.seq,
-                subject_of(this.hash),
+                subject_of(this.call),
                 self.streak.iter().map(|one| one.seq),
             )
         })
@@ -109,24 +111,23 @@ impl CallDetectors {
         let (last, before) = (newest.next().map(|one| one.hash), newest.next().map(|one| one.hash));
         let alternates = before == Some(this.hash) && last != Some(this.hash);
         self.turns = if alternates { self.turns.saturating_add(1) } else { 0 };
-        let other = self.recent.back().map(|one| one.id.clone());
+        let other = self.recent.back().cloned();
         push_bounded(&mut self.recent, this.clone(), MAX_STREAK);
         // The first round is complete with the first repetition of its second call.
         let results = self.turns + 2;
         let is_found = self.turns > 0 && results.is_multiple_of(at.max(2) * 2);
-        is_found.then(|| {
-            let (low, high) = (this.hash.min(last.unwrap_or_default()), this.hash.max(last.unwrap_or_default()));
-            let skip = self.recent.len().saturating_sub(results as usize);
-            Finding {
-                times: Some(results / 2),
-                calls: other.into_iter().chain([this.id.clone()]).collect(),
-                ..Finding::new(
-                    Detector::Alternating,
-                    this.seq,
-                    subject_of(hash_parts(&[&subject_of(low), &subject_of(high)])),
-                    self.recent.iter().skip(skip).map(|one| one.seq),
-                )
-            }
+        let other = other.filter(|_| is_found)?;
+        let (low, high) = (this.call.min(other.call), this.call.max(other.call));
+        let skip = self.recent.len().saturating_sub(results as usize);
+        Some(Finding {
+            times: Some(results / 2),
+            calls: vec![other.id, this.id.clone()],
+            ..Finding::new(
+                Detector::Alternating,
+                this.seq,
+                subject_of(hash_parts(&[&subject_of(low), &subject_of(high)])),
+                self.recent.iter().skip(skip).map(|one| one.seq),
+            )
         })
     }
 

@@ -191,9 +191,10 @@ impl GuardianRunner {
             let Some(row) = sandboxes::find_sandbox(tx, id).await? else { return Ok(None) };
             let past = interventions::list_of_sandbox(tx, id, MAX_PAST).await?;
             let goal = messages::list_messages(tx, row.session_id, None, -1, 1).await?.pop();
-            Ok(Some((row, past, goal.map(|message| message.content).unwrap_or_default())))
+            let has_restarted = interventions::has_restarted(tx, row.session_id, id).await?;
+            Ok(Some((row, past, goal.map(|message| message.content).unwrap_or_default(), has_restarted)))
         });
-        let Some((row, past, goal)) = loaded.await? else { return Ok(None) };
+        let Some((row, past, goal, has_restarted)) = loaded.await? else { return Ok(None) };
         if row.agent.is_none() {
             if self.unwatched.len() >= MAX_UNWATCHED {
                 self.unwatched.clear();
@@ -206,7 +207,7 @@ impl GuardianRunner {
         }
         let settings = row.settings.guardian.clone().unwrap_or_default();
         let wants_judge = self.judge.is_some() && settings.judge == Some(true);
-        let mut watch = new_watch(&self.app.config, &row, settings);
+        let mut watch = new_watch(&self.app.config, &row, settings, has_restarted);
         watch.restore(&past.into_iter().map(to_past).collect::<Vec<_>>());
         let judged = wants_judge.then(|| JudgedAgent {
             digest: EventDigest::default(),

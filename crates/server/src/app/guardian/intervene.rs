@@ -9,7 +9,7 @@ use atoll_api::events::{
 use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::guardian::{Decision, FollowUp, GuardianAction, WatchStep, escalation_text, nudge_text};
 use atoll_core::id::{InterventionId, SandboxId};
-use atoll_core::message::MessageType;
+use atoll_core::message::{Delivery, MessageType};
 use atoll_core::sandbox::{Reason, SandboxState};
 use atoll_protocol::frame::DeniedCall;
 use atoll_store::Tx;
@@ -141,8 +141,12 @@ async fn act(
         }
         GuardianAction::Interrupt => {
             let draft = nudge_draft(row.text.as_deref().unwrap_or_default());
-            let draft = inbox::MessageDraft { message_type: MessageType::Interrupt, ..draft };
-            send_message(work, (session, sandbox), row, draft).await?;
+            let interrupt = inbox::MessageDraft { message_type: MessageType::Interrupt, ..draft.clone() };
+            send_message(work, (session, sandbox), row, interrupt).await?;
+            // An interrupt only ends the turn: the next one begins with the reason.
+            let reason =
+                inbox::MessageDraft { message_type: MessageType::System, delivery: Delivery::Queue, ..draft };
+            limits::notify_agent(work, session, sandbox, reason).await?;
             let event = guardian_event(work, EventData::GuardianIntervened(intervened));
             work.log(sandbox, vec![event]).await?;
         }

@@ -35,12 +35,17 @@ fn asks_before_tools(agent: &str) -> bool {
     atoll_drivers::create_driver(agent).is_some_and(|driver| driver.abilities().hooks)
 }
 
-/// A watch for a sandbox, with these settings.
-pub fn new_watch(config: &Config, sandbox: &SandboxRow, settings: GuardianSettings) -> GuardianWatch {
+/// A watch for a sandbox, with these settings. A session is restarted once at most: a second time would hardly help.
+pub fn new_watch(
+    config: &Config,
+    sandbox: &SandboxRow,
+    settings: GuardianSettings,
+    has_restarted: bool,
+) -> GuardianWatch {
     let delivers = sandbox.settings.repo.is_some() && sandbox.settings.deliver != Some(false);
     let rules = PolicyRules {
         can_deny: sandbox.agent.as_deref().is_some_and(asks_before_tools),
-        can_restart: delivers,
+        can_restart: delivers && !has_restarted,
         ..config.guardian.policy_rules()
     };
     let mut own = sandbox.settings.clone();
@@ -116,7 +121,7 @@ fn view_intervention(row: InterventionRow) -> Intervention {
 pub async fn read_status(app: &App, access: CanSee<SandboxId>) -> Result<GuardianStatus> {
     let sandbox = load_sandbox(app, &access).await?;
     let settings = sandbox.settings.guardian.clone().unwrap_or_default();
-    let mut watch = new_watch(&app.config, &sandbox, settings.clone());
+    let mut watch = new_watch(&app.config, &sandbox, settings.clone(), false);
     let mut seq = (sandbox.last_seq - MAX_REBUILD_EVENTS).max(sandbox.first_seq - 1);
     while let Some(page) = read_page(app, &sandbox, &mut seq).await? {
         page.iter().for_each(|event| watch.observe_past(event));
@@ -158,7 +163,9 @@ pub async fn replay_log(app: &App, access: CanSee<SandboxId>, request: ReplayGua
         settings.check_bounds("guardian")?;
     }
     let settings = request.guardian.or_else(|| sandbox.settings.guardian.clone()).unwrap_or_default();
-    let mut watch = new_watch(&app.config, &sandbox, settings);
+    let (session, id) = (sandbox.session_id, sandbox.id);
+    let restarted = app.read(async move |tx| Ok(interventions::has_restarted(tx, session, id).await?)).await?;
+    let mut watch = new_watch(&app.config, &sandbox, settings, restarted);
     let mut replay = GuardianReplay { sandbox_id: sandbox.id, events: 0, truncated: false, steps: Vec::new() };
     let mut seq = sandbox.first_seq - 1;
     while let Some(page) = read_page(app, &sandbox, &mut seq).await? {
