@@ -92,7 +92,10 @@ async fn an_agent_that_loops_is_steered_step_by_step(kind: DatabaseKind) {
     agent.repeat_call(3).await;
     let nudge = agent.next_message().await;
     assert_eq!((&nudge["type"], &nudge["sender"]), (&json!("guardian_nudge"), &json!("atoll:guardian")), "{nudge}");
-    assert!(nudge["content"].as_str().unwrap().starts_with("Atoll's guardian: you have called Bash 3 times"), "{nudge}");
+    assert!(
+        nudge["content"].as_str().unwrap().starts_with("Atoll's guardian: you have called Bash 3 times"),
+        "{nudge}"
+    );
 
     // The next server continues where this one was: no second nudge.
     server.restart().await;
@@ -104,12 +107,18 @@ async fn an_agent_that_loops_is_steered_step_by_step(kind: DatabaseKind) {
     let interrupt = agent.next_message().await;
     assert_eq!(interrupt["type"], "interrupt", "{interrupt}");
     let queued = agent.events("message.queued").await;
-    assert_eq!(words(&queued, "type"), ["guardian_nudge", "interrupt", "system"].map(Some), "the next turn has a reason");
+    assert_eq!(
+        words(&queued, "type"),
+        ["guardian_nudge", "interrupt", "system"].map(Some),
+        "the next turn has a reason"
+    );
     agent.repeat_call(3).await;
     let rows = agent.interventions(4).await;
     assert_eq!(words(&rows, "action"), ["nudge", "deny", "interrupt", "escalate"].map(Some), "{rows:#?}");
     assert_eq!(words(&rows, "outcome"), [Some("continued"), Some("continued"), Some("continued"), None], "{rows:#?}");
-    assert!(rows.iter().all(|row| row["detector"] == "repeated_call" && !row["evidence"].as_array().unwrap().is_empty()));
+    assert!(
+        rows.iter().all(|row| row["detector"] == "repeated_call" && !row["evidence"].as_array().unwrap().is_empty())
+    );
     assert_eq!(rows[0]["message_id"], nudge["id"], "{}", rows[0]);
 
     agent.report(&[("agent.completed", json!({ "turn": 1 }))]).await;
@@ -129,7 +138,8 @@ async fn an_agent_that_loops_is_steered_step_by_step(kind: DatabaseKind) {
     let path = format!("/interventions/{}", last["id"].as_str().unwrap());
     assert_eq!(agent.admin.get(&path).await.expect_status(200), last);
     let status = agent.admin.get(&format!("/sandboxes/{}/guardian", agent.sandbox.id)).await.expect_status(200);
-    let repeated = status["detectors"].as_array().unwrap().iter().find(|one| one["detector"] == "repeated_call").unwrap();
+    let repeated =
+        status["detectors"].as_array().unwrap().iter().find(|one| one["detector"] == "repeated_call").unwrap();
     assert_eq!((&repeated["count"], &repeated["at"]), (&json!(12), &json!(3)), "{status}");
     let replay = format!("/sandboxes/{}/guardian/replay", agent.sandbox.id);
     let tried = json!({ "guardian": { "act": "nudge", "repeats": 6 } });

@@ -5,6 +5,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+const MAX_NAME_CHARS: usize = 512;
+
 /// The part of an event that detectors use.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AgentSignal {
@@ -118,6 +120,15 @@ impl ToolResult {
     }
 }
 
+/// Bounds the names that detectors remember: an agent can make them as long as an event.
+fn truncate_names<'a>(names: impl IntoIterator<Item = &'a mut String>) {
+    for name in names {
+        if let Some((end, _)) = name.char_indices().nth(MAX_NAME_CHARS) {
+            name.truncate(end);
+        }
+    }
+}
+
 impl AgentSignal {
     /// Reads an event; `None` if no detector uses it.
     pub fn from_event(event: &Event) -> Option<Self> {
@@ -133,9 +144,19 @@ impl AgentSignal {
             kind::AGENT_MESSAGE => {
                 read::<Text>(event).filter(|text| text.parent_tool_use_id.is_none()).map(|text| Self::Text(text.text))
             }
-            kind::AGENT_TOOL_USE => read(event).map(Self::ToolUse),
-            kind::AGENT_TOOL_COMPLETED => read(event).map(Self::ToolResult),
-            kind::AGENT_FILE_EDITED => read(event).map(Self::FileChange),
+            kind::AGENT_TOOL_USE => read::<ToolUse>(event).map(|mut call| {
+                truncate_names([&mut call.tool, &mut call.tool_use_id]);
+                Self::ToolUse(call)
+            }),
+            kind::AGENT_TOOL_COMPLETED => read::<ToolResult>(event).map(|mut result| {
+                truncate_names([&mut result.tool, &mut result.tool_use_id]);
+                Self::ToolResult(result)
+            }),
+            kind::AGENT_FILE_EDITED => read::<FileChange>(event).map(|mut change| {
+                truncate_names([&mut change.file_path]);
+                truncate_names(change.old_path.as_mut());
+                Self::FileChange(change)
+            }),
             kind::AGENT_USAGE => read(event).map(Self::AgentUsage),
             kind::MODEL_USAGE => read(event).map(Self::ModelUsage),
             kind::GUARDIAN_DENIED => read(event).map(Self::Denied),

@@ -144,8 +144,7 @@ async fn act(
             let interrupt = inbox::MessageDraft { message_type: MessageType::Interrupt, ..draft.clone() };
             send_message(work, (session, sandbox), row, interrupt).await?;
             // An interrupt only ends the turn: the next one begins with the reason.
-            let reason =
-                inbox::MessageDraft { message_type: MessageType::System, delivery: Delivery::Queue, ..draft };
+            let reason = inbox::MessageDraft { message_type: MessageType::System, delivery: Delivery::Queue, ..draft };
             limits::notify_agent(work, session, sandbox, reason).await?;
             let event = guardian_event(work, EventData::GuardianIntervened(intervened));
             work.log(sandbox, vec![event]).await?;
