@@ -1,5 +1,5 @@
--- What the guardian found and did. `finding` is JSON; `outcome` is null while it is open. `restart` is `due` until the
--- session continues in `next_sandbox_id`.
+-- What the guardian found and did. `finding` is JSON, and `outcome` is null while it is open. `restart` is `due` until
+-- the session continues in `next_sandbox_id`.
 CREATE TABLE interventions (
     id TEXT PRIMARY KEY,
     sandbox_id TEXT NOT NULL REFERENCES sandboxes (id) ON DELETE CASCADE,
