@@ -176,7 +176,7 @@ async fn the_judge_steers_and_bad_responses_only_count(kind: DatabaseKind) {
         { "name": "bad", "steps": [{ "say": "The agent does well, I think." }] },
     ] });
     let model = ScriptedModel::start(Scripts::parse(&scripts.to_string()).unwrap()).await.unwrap();
-    let url = format!("http://{}", model.address().unwrap());
+    let url = model.base_url();
     let server = TestServer::start_with(kind, |options| {
         let config = &mut options.config;
         config.guardian.judge_model = Some("judge".to_owned());
@@ -230,9 +230,8 @@ async fn the_judge_steers_and_bad_responses_only_count(kind: DatabaseKind) {
     let row = good.admin.get(&format!("/sandboxes/{}", good.sandbox.id)).await.expect_status(200);
     assert_ne!(row["cost"]["model"].as_f64(), judged["cost_usd"].as_f64(), "{row}");
     // Without new work there is no new question.
-    let asked = model.requests().len();
-    let question = &model.requests()[0];
-    assert!(question.body_contains("I read about the weather.") || question.body_contains("fix the parser"));
-    assert!(asked <= 4, "{asked} questions about two events");
+    let requests = model.requests();
+    assert!(requests[0].body_contains("fix the parser"), "{:?}", requests[0].body);
+    assert!(requests.len() <= 4, "{} questions about two agents", requests.len());
     server.stop().await;
 }

@@ -1,7 +1,7 @@
 //! The judge: a model's opinion about an agent's work, as strict JSON. Builds the question and validates the answer.
 
 use super::{Detector, Finding};
-use crate::event::{Event, kind};
+use crate::event::{Event, EventSource, kind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::VecDeque;
@@ -97,6 +97,10 @@ pub struct EventDigest {
 
 impl EventDigest {
     pub fn record(&mut self, event: &Event) {
+        // The guardian's own messages are no work of the agent.
+        if event.source == EventSource::Guardian {
+            return;
+        }
         let Some(line) = describe_event(event) else { return };
         if self.lines.len() >= MAX_DIGEST_LINES {
             self.lines.pop_front();
