@@ -125,7 +125,7 @@ async fn an_agent_that_loops_is_steered_step_by_step(kind: DatabaseKind) {
     let ended = poll_for("the outcome", async || {
         agent.interventions(4).await.pop().filter(|row| row["outcome"] == "turn_ended")
     });
-    let last = ended.await;
+    let last = Box::pin(ended).await;
     let detected = agent.events("guardian.detected").await;
     assert_eq!(words(&detected, "action"), ["nudge", "deny", "interrupt", "escalate"].map(Some));
     assert_eq!(agent.events("guardian.escalated").await[0]["intervention_id"], last["id"]);
