@@ -15,6 +15,7 @@ pub mod events;
 mod exec;
 mod files;
 mod forges;
+mod guardian;
 mod health;
 mod limits;
 mod live;
@@ -58,6 +59,10 @@ pub use files::{
     BlobReceipt, DeleteFileQuery, FileListQuery, FilePathQuery, MoveFile, NewDirectory, SandboxFile, WriteFileQuery,
 };
 pub use forges::{Forge, ForgeList, ForgeLogin, ForgeLoginProgress, ForgeLoginState, StartedForgeLogin};
+pub use guardian::{
+    DetectorStatus, GuardianReplay, GuardianStatus, Intervention, InterventionListQuery, JudgeStatus, ReplayGuardian,
+    ReplayStep,
+};
 pub use health::{Health, StoreHealth};
 pub use limits::{ChangeLimits, SandboxLimits};
 pub use live::{

@@ -5,9 +5,9 @@ use crate::help::arrange_help;
 use crate::output::Output;
 use crate::runtime::build_runtime;
 use crate::{
-    agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, forge, gc, image, inbox,
-    model_script, monitor, open, openapi, project, providers, pull_request, run as run_task, sandbox, sandbox_overview,
-    secret, serve, session, setup, sign_in, snapshot, task, ticket, token, user, verify,
+    agents, approvals, backup, cache, code, compare, completions, config, doctor, event_log, forge, gc, guardian,
+    image, inbox, model_script, monitor, open, openapi, project, providers, pull_request, run as run_task, sandbox,
+    sandbox_overview, secret, serve, session, setup, sign_in, snapshot, task, ticket, token, user, verify,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
@@ -79,6 +79,8 @@ pub enum Command {
     Task(task::TaskArgs),
     /// Manage tickets
     Ticket(ticket::TicketArgs),
+    /// Show what the guardian found and did
+    Guardian(guardian::GuardianArgs),
     /// Manage pull requests
     Pr(pull_request::PullRequestArgs),
     /// Print a sandbox's events, one per line
@@ -191,6 +193,7 @@ async fn run_async(command: &Command, output: &Output) -> Result {
         Command::Session(session) => session::run(session, output).await,
         Command::Task(task) => task::run(task, output).await,
         Command::Ticket(ticket) => ticket::run(ticket, output).await,
+        Command::Guardian(guardian) => guardian::run(guardian, output).await,
         Command::Pr(pull_request) => pull_request::run(pull_request, output).await,
         Command::Events(events) => event_log::events::run(events, output).await,
         Command::Logs(logs) => event_log::logs::run(logs, output).await,

@@ -8,7 +8,7 @@ type CommandGroup = (&'static str, &'static [&'static str]);
 const ROOT_GROUPS: &[CommandGroup] = &[
     ("Run agents", &["run", "code", "attach", "send", "approvals", "approve", "deny", "messages", "message"]),
     ("Sandboxes and sessions", &["ls", "sandbox", "session", "task", "ticket", "pr", "snapshot", "cache", "image"]),
-    ("Look at the work", &["monitor", "logs", "replay", "events", "compare"]),
+    ("Look at the work", &["monitor", "logs", "replay", "events", "compare", "guardian"]),
     ("Set up", &["agents", "secret", "forge", "setup", "providers", "doctor", "verify", "config"]),
     ("Run a server", &["serve", "open", "project", "user", "token", "sign-in", "backup", "gc"]),
     ("For programs", &["model-script", "completions", "openapi", "help"]),

@@ -23,6 +23,7 @@ mod event_log;
 pub mod failure;
 mod forge;
 mod gc;
+mod guardian;
 mod help;
 mod image;
 mod image_source;

@@ -9,6 +9,7 @@ mod event_socket;
 mod event_stream;
 mod file_routes;
 mod forge_routes;
+mod guardian_routes;
 mod http;
 mod page_routes;
 mod sandbox_routes;

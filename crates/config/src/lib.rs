@@ -16,6 +16,7 @@ mod file;
 mod format;
 mod git_section;
 mod github_section;
+mod guardian_section;
 mod key;
 mod load;
 mod models;

@@ -8,6 +8,7 @@ use crate::format::{
 };
 use crate::git_section::Git;
 use crate::github_section::Github;
+use crate::guardian_section::Guardian;
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
 use crate::orchestrator_section::Orchestrator;
@@ -76,6 +77,7 @@ section! {
         section setup: Setup;
         section terminal: Terminal;
         section continuous: Continuous;
+        section guardian: Guardian;
         section retention: Retention;
         section provider: Provider;
         section providers: Providers;

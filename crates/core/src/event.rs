@@ -60,7 +60,8 @@ impl<'de> Deserialize<'de> for EventType {
 pub use crate::event_types::kind;
 
 /// Types without information about the work; the trajectory omits them.
-pub const TYPES_OMITTED_FROM_TRAJECTORY: &[&str] = &[kind::AGENT_HEARTBEAT, kind::AGENT_USAGE, kind::AGENT_TRANSCRIPT];
+pub const TYPES_OMITTED_FROM_TRAJECTORY: &[&str] =
+    &[kind::AGENT_HEARTBEAT, kind::AGENT_USAGE, kind::AGENT_TRANSCRIPT, kind::MODEL_USAGE];
 
 pub fn is_omitted_from_trajectory(event_type: &str) -> bool {
     TYPES_OMITTED_FROM_TRAJECTORY.contains(&event_type)

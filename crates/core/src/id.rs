@@ -126,6 +126,7 @@ typed_id!(TicketId, "tkt", "ticket");
 typed_id!(TaskId, "tsk", "task");
 typed_id!(SignInId, "sin", "sign-in");
 typed_id!(PreviewId, "prv", "preview");
+typed_id!(InterventionId, "itv", "intervention");
 
 #[cfg(test)]
 mod tests {

@@ -148,6 +148,12 @@ pub fn listed_name(model: &str) -> Option<&'static str> {
     find_listed(model).map(|listed| listed.name)
 }
 
+/// The API of a model with a list price.
+pub fn find_api(model: &str) -> Option<ModelApi> {
+    let is_named = |listed: &&ListedModel| model.strip_prefix(listed.name).is_some_and(is_release_suffix);
+    LISTED_MODELS.iter().find(is_named).map(|listed| listed.api)
+}
+
 /// The list prices of all models of an API.
 pub fn list_prices(api: ModelApi) -> impl Iterator<Item = Price> {
     LISTED_MODELS.iter().filter(move |listed| listed.api == api).map(|listed| listed.price)

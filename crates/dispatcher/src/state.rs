@@ -328,6 +328,7 @@ impl State {
             DownlinkReport::Message(message) => self.accept_message(*message, effects),
             DownlinkReport::Answer(answer) => effects.program.send_answer(answer),
             DownlinkReport::Limits(limits, exhausted) => effects.program.send_limits(limits, exhausted),
+            DownlinkReport::Denials(calls) => effects.program.send_denials(calls),
             DownlinkReport::Stop(state) => self.begin_stop(state, effects),
             DownlinkReport::Ended(exit) => return Some(exit),
         }

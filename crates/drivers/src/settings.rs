@@ -1,6 +1,5 @@
 //! The settings of a task that the worker and the drivers use. Unknown settings of a newer server are ignored.
 
-use atoll_core::guardian::GuardianSettings;
 use atoll_core::policy::{RuleAction, ToolPolicy, ToolRule};
 use atoll_core::sandbox::{AgentLimits, ApprovalMode, Mode};
 use atoll_core::service::Service;
@@ -41,8 +40,6 @@ pub struct AgentSettings {
     pub protected: Vec<String>,
     #[serde(default, deserialize_with = "parse_policy")]
     pub policy: ToolPolicy,
-    #[serde(default, deserialize_with = "ignore_unknown")]
-    pub guardian: Option<GuardianSettings>,
     /// Programs that run beside the agent.
     #[serde(default, deserialize_with = "ignore_unknown")]
     pub services: Option<Vec<Service>>,

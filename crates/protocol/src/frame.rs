@@ -26,6 +26,10 @@ pub enum ServerFrame {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         held: Option<Limit>,
     },
+    /// Tool calls that the guardian denies from now on, sent at the start of each connection and on every change.
+    Denials {
+        calls: Vec<DeniedCall>,
+    },
     /// A command for the worker itself.
     Command {
         id: u64,
@@ -43,6 +47,14 @@ pub enum ServerFrame {
     /// A frame of a newer server.
     #[serde(other)]
     Unknown,
+}
+
+/// A call that the agent must not repeat: every later call of the same tool with the same input is denied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeniedCall {
+    /// An earlier call, by its id; the worker remembers its input.
+    pub tool_use_id: String,
+    pub reason: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! Snapshot of the wire format: a change here is a change of the protocol.
 
-use super::frame::{ServerFrame, WorkerCommand, WorkerFrame};
+use super::frame::{DeniedCall, ServerFrame, WorkerCommand, WorkerFrame};
 use super::*;
 use atoll_core::agent::AcpLaunch;
 use atoll_core::limit::Limit;
@@ -122,6 +122,9 @@ fn the_wire_format_is_frozen() {
             to_json(ServerFrame::Limits {
                 limits: AgentLimits { turns: Some(3), ..AgentLimits::default() },
                 held: Some(Limit::CostUsd),
+            }),
+            to_json(ServerFrame::Denials {
+                calls: vec![DeniedCall { tool_use_id: "toolu_01".into(), reason: "it changes nothing".into() }],
             }),
             to_json(ServerFrame::Refused { lease, code: "not_your_lease".into(), detail: "no".into() }),
             to_json(ServerFrame::Ping { id: 1 }),

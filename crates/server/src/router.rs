@@ -2,10 +2,10 @@
 
 use crate::api::{
     agent_routes, approval_routes, blob_routes, branch_workflow_routes, cache_routes, command_routes, diff_routes,
-    event_routes, file_routes, forge_routes, gc_routes, health_routes, image_routes, limit_routes, message_routes,
-    monitoring_routes, network_routes, preview_routes, project_routes, provider_routes, sandbox_routes, secret_routes,
-    session_routes, sign_in_routes, snapshot_routes, task_routes, ticket_routes, token_routes, user_routes,
-    webhook_routes, worker_routes, worktree_routes,
+    event_routes, file_routes, forge_routes, gc_routes, guardian_routes, health_routes, image_routes, limit_routes,
+    message_routes, monitoring_routes, network_routes, preview_routes, project_routes, provider_routes, sandbox_routes,
+    secret_routes, session_routes, sign_in_routes, snapshot_routes, task_routes, ticket_routes, token_routes,
+    user_routes, webhook_routes, worker_routes, worktree_routes,
 };
 use crate::guard::{self, Hosts};
 use crate::live::{event_socket, sse, terminal_socket, worker_socket as worker_stream};
@@ -71,6 +71,11 @@ fn api_routes() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(preview_routes::revoke_preview))
         .routes(routes!(network_routes::read_network, network_routes::change_network))
         .routes(routes!(limit_routes::read_limits, limit_routes::change_limits))
+        .routes(routes!(guardian_routes::list_sandbox_interventions))
+        .routes(routes!(guardian_routes::read_guardian))
+        .routes(routes!(guardian_routes::replay_guardian))
+        .routes(routes!(guardian_routes::list_interventions))
+        .routes(routes!(guardian_routes::read_intervention))
         .routes(routes!(worker_routes::submit_events, event_routes::list_events))
         .routes(routes!(sse::stream_events))
         .routes(routes!(event_routes::read_trajectory))

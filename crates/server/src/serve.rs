@@ -132,8 +132,9 @@ impl Server {
         let watching = crate::samples::run_sampler(Arc::clone(&app));
         let conducting = crate::conductor::run_conductor(Arc::clone(&app));
         let dispatching = TaskDispatcher::new(Arc::clone(&app)).run();
+        let guardian = crate::jobs::run_guardian(Arc::clone(&app));
         let jobs = tokio::spawn(async move {
-            tokio::join!(runner, watching, conducting, dispatching);
+            tokio::join!(runner, watching, conducting, dispatching, guardian);
         });
         write_address(&options.config.data_dir, &url)
             .map_err(|source| data_dir_error(&options.config.data_dir, source))?;

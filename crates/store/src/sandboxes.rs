@@ -391,6 +391,13 @@ pub async fn list_log_positions(
     rows.into_iter().map(|row| Ok((row.parse("id")?, row.parse("project_id")?, row.int("last_seq")?))).collect()
 }
 
+/// Lists the running sandboxes with an agent after `after`, oldest first.
+pub async fn list_running_ids(tx: &mut dyn Tx, after: Option<SandboxId>, limit: i64) -> Result<Vec<SandboxId>> {
+    let sql = "SELECT id FROM sandboxes WHERE state = 'running' AND agent IS NOT NULL AND id > ?1 ORDER BY id LIMIT ?2";
+    let after = after.map(|id| id.to_string()).unwrap_or_default();
+    tx.query(sql, &[after.into(), limit.into()]).await?.into_iter().map(|row| row.parse("id")).collect()
+}
+
 /// Counts sandboxes by state.
 pub async fn count_by_state(tx: &mut dyn Tx) -> Result<Vec<(SandboxState, i64)>> {
     let rows = tx.query("SELECT state, COUNT(*) AS count FROM sandboxes GROUP BY state", &[]).await?;

@@ -19,6 +19,7 @@ mod exposed_secrets;
 mod files;
 mod fork;
 mod gateway;
+mod guardian;
 mod hostile_workspaces;
 mod image_import;
 mod isolation;

@@ -53,6 +53,12 @@ const EXPECTED_ACCESS: &[(&str, &str)] = &[
     ("GET /api/v1/sandboxes/{id}/terminal", "11++34+333"),
     ("GET /api/v1/agents", "11+++++333"),
     ("GET /api/v1/providers", "11+++++333"),
+    ("GET /api/v1/interventions", "11+++++333"),
+    // There is no such intervention.
+    ("GET /api/v1/interventions/{id}", "1144444333"),
+    ("GET /api/v1/sandboxes/{id}/interventions", "11+++4+333"),
+    ("GET /api/v1/sandboxes/{id}/guardian", "11+++4+333"),
+    ("POST /api/v1/sandboxes/{id}/guardian/replay", "11+++4+333"),
     ("GET /api/v1/approvals", "11+++++333"),
     ("GET /api/v1/sandboxes/{id}/approvals", "11+++4+333"),
     ("POST /api/v1/sandboxes/{id}/approvals/{approval_id}", "11++34+333"),
@@ -306,6 +312,7 @@ impl RouteTestSetup {
                 string_value(&self.admin.post("/tasks", new).await.expect_status(201)["id"])
             }
             Some("sign-in-sessions") => "current".to_owned(),
+            Some("interventions") => "itv_00000000000000000000000000".to_owned(),
             _ => String::new(),
         };
         let mut user = self.member_id.clone();

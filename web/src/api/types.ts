@@ -11,6 +11,7 @@ export type MessageState = Schemas["MessageState"];
 export type Delivery = Schemas["Delivery"];
 export type Approval = Schemas["Approval"];
 export type ApprovalDecision = Schemas["ApprovalDecision"];
+export type Intervention = Schemas["Intervention"];
 export type Agent = Schemas["Agent"];
 export type Abilities = Schemas["Abilities"];
 export type Provider = Schemas["Provider"];

@@ -19,6 +19,7 @@ import { formatAge, formatBytes, formatClock, formatCost, formatDuration, plural
 import { SafeText } from "@/text/safe-text-view";
 import { describeNotice } from "@/timeline/notices";
 import { Conductor } from "./conductor";
+import { GuardianFeed } from "./guardian-feed";
 import { parseMetrics, rate, total, type MetricsSample } from "./metrics";
 
 const SAMPLE_INTERVAL_MS = 5_000;
@@ -42,6 +43,9 @@ export function MonitorPage() {
       <Conductor />
       <ServerFigures />
       <div className="grid gap-6 lg:grid-cols-2">
+        <Section title="The guardian" note="what it found and did">
+          <GuardianFeed />
+        </Section>
         <Interventions />
         <Providers />
       </div>
@@ -198,20 +202,20 @@ function Figure({ name, value, note, isBad = false }: { name: string; value: str
 
 const MAX_INTERVENTIONS = 50;
 
-/** Guardian messages, limits and losses, as they happen. */
+/** Limits and losses, as they happen. */
 function Interventions() {
   const [events, setEvents] = useState<readonly StoredEvent[]>([]);
   const rows = useSandboxes().data ?? [];
   const now = useNow(5);
   useEffect(
     () => feed.onEvents((_, fresh) => {
-      const found = fresh.filter((event) => /^(guardian\.|limit\.(warned|paused)|worker\.(lost|rejected)|network\.refused|model\.refused|log\.)/.test(event.type));
+      const found = fresh.filter((event) => /^(limit\.(warned|paused)|worker\.(lost|rejected)|network\.refused|model\.refused|log\.)/.test(event.type));
       if (found.length > 0) setEvents((before) => [...found.toReversed(), ...before].slice(0, MAX_INTERVENTIONS));
     }),
     [],
   );
   return (
-    <Section title="Interventions and anomalies" note="since you opened this page">
+    <Section title="Limits and losses" note="since you opened this page">
       {events.length === 0 ? <p className="text-control text-muted">None.</p> : (
         <ul className="rounded-md border border-line">
           {events.map((event) => {

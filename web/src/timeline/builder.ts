@@ -312,7 +312,7 @@ export class TimelineBuilder {
   }
 }
 
-const SILENT_PREFIXES = ["agent.", "sandbox.", "session.", "message.", "setup.", "service.", "secrets.", "limit.", "preview."];
+const SILENT_PREFIXES = ["agent.", "sandbox.", "session.", "message.", "setup.", "service.", "secrets.", "limit.", "preview.", "model."];
 
 /** Types of the catalogue that are no step. Types of other workers are shown. */
 function isSilent(type: string): boolean {

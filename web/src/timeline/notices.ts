@@ -119,10 +119,39 @@ function describeWork(event: StoredEvent): NoticeText | null {
       return guardian(`A rule changed the input of ${textField(dataOf<"guardian.changed">(event), "tool")}`);
     case "guardian.detected": {
       const data = dataOf<"guardian.detected">(event);
-      return guardian(`The guardian found a pattern: ${textField(data, "detector").replaceAll("_", " ")}`, textField(data, "path"));
+      const detector = textField(data, "detector").replaceAll("_", " ");
+      const summary = textField(data, "summary") || `The guardian found a pattern: ${detector}`;
+      const held = textField(data, "held_back").replaceAll("_", " ");
+      const action = textField(data, "action").replaceAll("_", " ");
+      return guardian(summary, [action === "" ? "" : `${detector}: ${action}`, held === "" ? "" : `(${held})`].filter(Boolean).join(" "));
     }
-    case "guardian.nudged":
-      return guardian("The guardian sent the agent a nudge", textField(dataOf<"guardian.nudged">(event), "text"));
+    case "guardian.nudged": {
+      const data = dataOf<"guardian.nudged">(event);
+      return guardian("The guardian sent the agent a nudge", textField(data, "text"));
+    }
+    case "guardian.intervened": {
+      const data = dataOf<"guardian.intervened">(event);
+      return guardian(`The guardian's action: ${textField(data, "action")}`, textField(data, "summary"));
+    }
+    case "guardian.escalated":
+      return { tone: "attention", text: "The guardian asks for a person", detail: textField(dataOf<"guardian.escalated">(event), "summary") };
+    case "guardian.followed_up": {
+      const data = dataOf<"guardian.followed_up">(event);
+      const next = textField(data, "next_sandbox_id");
+      if (next !== "") return guardian("The session continues in a fresh sandbox", next);
+      const words: Record<string, string> = {
+        stopped: "the agent did something else",
+        continued: "the agent continued",
+        turn_ended: "the turn ended",
+      };
+      const outcome = textField(data, "outcome");
+      return guardian(`After the guardian's ${textField(data, "action")}: ${words[outcome] ?? outcome}`);
+    }
+    case "guardian.judged": {
+      const report = dataOf<"guardian.judged">(event).report;
+      if (report === undefined) return null;
+      return guardian(`The judge: ${report.phase}, ${report.activity}`, `alignment ${report.alignment.toFixed(2)}`);
+    }
     case "guardian.protected_path":
       return guardian("The results change protected paths, so none were exported", listField(dataOf<"guardian.protected_path">(event), "paths").join(", "));
     case "continuous.started":

@@ -5,7 +5,6 @@ use atoll_core::approval::ApprovalDecision;
 use atoll_core::budget::BudgetPeriod;
 use atoll_core::continuous::check::CheckResult;
 use atoll_core::continuous::{CheckVerdict, Requirement, StopReason};
-use atoll_core::guardian::Detector;
 use atoll_core::id::ProjectId;
 use atoll_core::limit::Limit;
 use atoll_core::sandbox::{AgentLimits, NetworkPolicy};
@@ -238,44 +237,6 @@ pub struct GuardianChanged {
     pub input: Value,
     /// The input that the tool runs with.
     pub changed: Value,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct GuardianDetected {
-    pub detector: Detector,
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required))]
-    pub tool: String,
-    /// Ids of the tool calls.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required))]
-    pub evidence: Value,
-    /// The finding is worth a nudge.
-    #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(required))]
-    pub nudge: bool,
-    /// Number of repetitions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub times: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub path: Option<String>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct GuardianNudged {
-    /// The nudge.
-    pub text: String,
-    /// The detector that caused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detector: Option<Detector>,
-    /// Ids of the tool calls that caused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evidence: Option<Value>,
-    /// The denied tool call that caused it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub denied: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

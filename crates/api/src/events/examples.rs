@@ -157,6 +157,10 @@ pub const EXAMPLES: &[(&str, &str)] = &[
         r#"{"host":"example.org","port":443,"reason":"policy","count":1,"detail":"the policy does not allow example.org:443"}"#,
     ),
     ("model.refused", r#"{"reason":"budget","detail":"the project's budget is used up","count":1}"#),
+    (
+        "model.usage",
+        r#"{"requests":12,"tokens":48200,"cost_usd":0.31,"model":"claude-sonnet-4-5","prompt_tokens":101200,"context":200000}"#,
+    ),
     ("limit.warned", r#"{"limit":"cost_usd","value":5.0,"used":4.1,"agent_informed":false}"#),
     (
         "limit.paused",
@@ -174,11 +178,27 @@ pub const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "guardian.detected",
-        r#"{"detector":"repeated_call","tool":"Bash","evidence":["toolu_01","toolu_02"],"nudge":true,"times":3}"#,
+        r#"{"detector":"repeated_call","summary":"The agent called Bash 5 times in a row with the same result.","evidence":[12,15,18,21,24],"intervention_id":"itv_01k9z6m3q8e5t7v2x4y6a8b0cd","action":"nudge","tool":"Bash","times":5}"#,
     ),
     (
         "guardian.nudged",
-        r#"{"text":"You repeat the same call.","detector":"repeated_call","evidence":["toolu_01","toolu_02"]}"#,
+        r#"{"text":"Atoll's guardian: you repeat the same call.","detector":"repeated_call","evidence":[12,15],"intervention_id":"itv_01k9z6m3q8e5t7v2x4y6a8b0cd","message_id":"msg_01k9z6m3q8e5t7v2x4y6a8b0cd"}"#,
+    ),
+    (
+        "guardian.intervened",
+        r#"{"intervention_id":"itv_01k9z6m3q8e5t7v2x4y6a8b0cd","detector":"repeated_call","action":"interrupt","summary":"The agent called Bash 15 times in a row with the same result.","evidence":[48,51]}"#,
+    ),
+    (
+        "guardian.escalated",
+        r#"{"intervention_id":"itv_01k9z6m3q8e5t7v2x4y6a8b0cd","detector":"talking","summary":"The agent wrote 16 texts in a row without using a tool.","evidence":[7,8,9]}"#,
+    ),
+    (
+        "guardian.followed_up",
+        r#"{"intervention_id":"itv_01k9z6m3q8e5t7v2x4y6a8b0cd","detector":"repeated_call","action":"nudge","outcome":"stopped","shown_by":61}"#,
+    ),
+    (
+        "guardian.judged",
+        r#"{"report":{"alignment":0.8,"phase":"testing","activity":"runs the tests","blockers":[],"steer":false,"message":null},"model":"claude-haiku-5-5","cost_usd":0.0004}"#,
     ),
     ("guardian.protected_path", r#"{"paths":[".github/workflows/ci.yml"],"count":1,"protected":[".github/"]}"#),
     ("preview.port_opened", r#"{"port":3000,"program":"node"}"#),

@@ -16,6 +16,7 @@ mod control_data;
 #[cfg(any(test, feature = "openapi"))]
 mod examples;
 mod forge_data;
+mod guardian_data;
 mod preview_data;
 #[cfg(feature = "openapi")]
 mod reference;
@@ -29,6 +30,7 @@ pub use control_data::*;
 #[cfg(any(test, feature = "openapi"))]
 pub use examples::EXAMPLES;
 pub use forge_data::*;
+pub use guardian_data::*;
 pub use preview_data::*;
 #[cfg(feature = "openapi")]
 pub use reference::{AnyEvent, add_event_schemas, reference_page};

@@ -7,10 +7,10 @@ use super::tool_input::describe_input;
 use super::{approval, time};
 use crate::event_log::log_event::LogEvent;
 use atoll_api::events::{
-    AgentPlan, EventData, GuardianDenied, GuardianDetected, LimitChanged, LimitUse, NetworkChanged, ProtectedPaths,
-    ServiceExited, ServiceStarted, SettingsIgnored,
+    AgentPlan, EventData, GuardianDenied, GuardianDetected, GuardianFollowedUp, LimitChanged, LimitUse, NetworkChanged,
+    ProtectedPaths, ServiceExited, ServiceStarted, SettingsIgnored,
 };
-use atoll_core::guardian::Detector;
+use atoll_core::guardian::{GuardianAction, InterventionOutcome};
 use atoll_core::limit::Limit;
 use atoll_core::sandbox::AgentLimits;
 use atoll_core::size::format_bytes;
@@ -89,6 +89,17 @@ pub fn describe_fact(event: &LogEvent) -> Option<Fact> {
         )),
         EventData::GuardianDetected(finding) => describe_finding(finding),
         EventData::GuardianNudged(nudge) => Fact::note(format!("the guardian advises the agent: {}", nudge.text)),
+        EventData::GuardianIntervened(intervened) => {
+            Fact::warning(format!("{} ({})", describe_intervention(intervened.action), intervened.summary))
+        }
+        EventData::GuardianEscalated(escalated) => {
+            Fact::warning(format!("the guardian asks for a person: {}", escalated.summary))
+        }
+        EventData::GuardianFollowedUp(follow_up) => Fact::note(describe_follow_up(follow_up)),
+        EventData::GuardianJudged(judged) => Fact::note(format!(
+            "the judge: alignment {:.2}, {}: {}",
+            judged.report.alignment, judged.report.phase, judged.report.activity
+        )),
         EventData::GuardianProtectedPath(paths) => describe_protected(paths),
         EventData::FilesWritten(files) => {
             let entries = match files.entries {
@@ -241,17 +252,30 @@ fn describe_denial(denial: &GuardianDenied) -> Fact {
 }
 
 fn describe_finding(finding: &GuardianDetected) -> Fact {
-    let tool = &finding.tool;
-    Fact::warning(match finding.detector {
-        Detector::RepeatedCall => {
-            let times = finding.times.map(|times| format!(" {times} times")).unwrap_or_default();
-            format!("the agent repeated the same call of {tool}{times}, with the same result")
-        }
-        Detector::ProtectedPath => {
-            let path = finding.path.as_ref().map(|path| format!(" {path}")).unwrap_or_default();
-            format!("the agent tried to change the protected path{path} with {tool}")
-        }
-    })
+    // A worker of an earlier version reported findings without a sentence.
+    let summary = if finding.summary.is_empty() { finding.detector.as_str() } else { &finding.summary };
+    Fact::warning(format!("the guardian: {summary}"))
+}
+
+const fn describe_intervention(action: GuardianAction) -> &'static str {
+    match action {
+        GuardianAction::Observe | GuardianAction::Escalate | GuardianAction::Nudge => "the guardian intervened",
+        GuardianAction::Deny => "the guardian denies this call from now on",
+        GuardianAction::Interrupt => "the guardian interrupts the turn",
+        GuardianAction::Pause => "the guardian pauses the sandbox",
+        GuardianAction::Restart => "the guardian continues the session in a fresh sandbox",
+    }
+}
+
+fn describe_follow_up(follow_up: &GuardianFollowedUp) -> String {
+    if let Some(next) = follow_up.next_sandbox_id {
+        return format!("the session continues in {next}");
+    }
+    match follow_up.outcome {
+        InterventionOutcome::Stopped => "after the guardian's intervention, the agent did something else".to_owned(),
+        InterventionOutcome::Continued => "the agent continued despite the guardian's intervention".to_owned(),
+        InterventionOutcome::TurnEnded => "the turn ended after the guardian's intervention".to_owned(),
+    }
 }
 
 fn describe_protected(paths: &ProtectedPaths) -> Fact {

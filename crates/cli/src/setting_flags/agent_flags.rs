@@ -56,7 +56,7 @@ pub struct AgentFlags {
     /// Rules for tool calls: a file with JSON
     #[arg(long, value_name = "FILE", value_parser = parse_json_file::<ToolPolicy>)]
     pub policy: Option<ToolPolicy>,
-    /// Reaction to repeated calls: observe or nudge [default: observe]
+    /// Strongest action of the guardian, such as nudge or pause [default: observe]
     #[arg(long, value_name = "ACTION", value_parser = parse_word::<GuardianAction>)]
     guardian: Option<GuardianAction>,
     /// Number of equal calls in a row that counts as a repetition [default: 5]
@@ -70,7 +70,8 @@ pub struct AgentFlags {
 impl AgentFlags {
     /// The guardian's settings; `None` without any flag.
     pub fn guardian(&self) -> Option<GuardianSettings> {
-        let settings = GuardianSettings { act: self.guardian, repeats: self.guardian_repeats };
+        let settings =
+            GuardianSettings { act: self.guardian, repeats: self.guardian_repeats, ..GuardianSettings::default() };
         (settings != GuardianSettings::default()).then_some(settings)
     }
 

@@ -27,7 +27,7 @@ pub(super) fn matches_text(pattern: &str, text: &str) -> bool {
 /// Matches part by part; `**` matches any number of parts, and a match of a directory includes everything below it.
 ///
 /// Ignores case, as for protected paths.
-pub(super) fn matches_path(pattern: &str, path: &str) -> bool {
+pub(crate) fn matches_path(pattern: &str, path: &str) -> bool {
     if pattern.starts_with('/') != path.starts_with('/') {
         return false;
     }

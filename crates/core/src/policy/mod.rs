@@ -16,6 +16,7 @@ mod shell;
 mod tests;
 
 pub use call::{AnalysedCall, ToolEffect, tool_effect};
+pub(crate) use glob::matches_path;
 
 pub const MAX_RULES: usize = 100;
 const MAX_PATTERNS: usize = 64;
@@ -220,10 +221,7 @@ impl ToolRule {
             return RuleMatch::No;
         }
         let conditions = [
-            (
-                &self.paths,
-                call.paths.iter().any(|path| self.paths.iter().any(|pattern| glob::matches_path(pattern, path))),
-            ),
+            (&self.paths, call.paths.iter().any(|path| self.paths.iter().any(|pattern| matches_path(pattern, path)))),
             (
                 &self.commands,
                 call.commands

@@ -8,6 +8,7 @@ use atoll_core::limit::Limit;
 use atoll_core::sandbox::{AgentLimits, SandboxState};
 use atoll_core::time::Timestamp;
 use atoll_protocol::LeasedMessage;
+use atoll_protocol::frame::DeniedCall;
 use atoll_spool::SpoolStream;
 use serde_json::value::RawValue;
 use std::time::Duration;
@@ -21,6 +22,8 @@ pub enum DownlinkReport {
     Answer(Box<ApprovalAnswer>),
     /// The agent's limits, and the one for which the server pauses it.
     Limits(AgentLimits, Option<Limit>),
+    /// Tool calls that the guardian denies.
+    Denials(Vec<DeniedCall>),
     Stop(SandboxState),
     Ended(Exit),
 }

@@ -6,6 +6,7 @@ use atoll_core::approval::ApprovalAnswer;
 use atoll_core::limit::Limit;
 use atoll_core::sandbox::{AgentLimits, SandboxState};
 use atoll_protocol::LeasedMessage;
+use atoll_protocol::frame::DeniedCall;
 use serde_json::json;
 use std::ops::RangeInclusive;
 use tokio::sync::mpsc;
@@ -31,6 +32,7 @@ pub enum Order {
     Answer(Box<ApprovalAnswer>),
     /// The agent's limits, and the one for which the server pauses it.
     Limits(AgentLimits, Option<Limit>),
+    Denials(Vec<DeniedCall>),
     /// The sandbox is ending: stop the agent.
     Stop,
     /// The worker is exiting: let the agent finish its current tool.
@@ -91,6 +93,14 @@ impl ProgramOutput {
         match self {
             Self::Lines(_) => {}
             Self::Executor(orders) => drop(orders.send(Order::Limits(limits, exhausted))),
+        }
+    }
+
+    /// Sends the tool calls that the guardian denies. A process on stdio decides about its own calls.
+    pub fn send_denials(&self, calls: Vec<DeniedCall>) {
+        match self {
+            Self::Lines(_) => {}
+            Self::Executor(orders) => drop(orders.send(Order::Denials(calls))),
         }
     }
 

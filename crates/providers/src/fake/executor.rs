@@ -72,7 +72,7 @@ impl FakeExecutor {
                     Order::Start(start) if start.prompt.is_none() => self.emit_waiting(),
                     Order::Message(message) => self.conversation.enqueue(*message),
                     Order::Stop | Order::Leave => break,
-                    Order::Start(_) | Order::Answer(_) | Order::Limits(..) => {}
+                    Order::Start(_) | Order::Answer(_) | Order::Limits(..) | Order::Denials(_) => {}
                 },
             }
         }

@@ -13,6 +13,7 @@ pub mod event_routes;
 pub mod file_routes;
 pub mod forge_routes;
 pub mod gc_routes;
+pub mod guardian_routes;
 pub mod health_routes;
 pub mod image_routes;
 pub mod limit_routes;

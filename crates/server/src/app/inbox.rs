@@ -106,7 +106,9 @@ pub async fn queue_message(work: &mut Work<'_>, session: &mut SessionRow, draft:
     };
     let event = content_event(EventData::MessageQueued, work, &message).with_source(source, draft.sender);
     log_to_session(work, session, event).await?;
+    // After the guardian's interrupt, the agent continues by itself.
     if draft.message_type == MessageType::Interrupt
+        && message.sender.as_deref() != Some(atoll_core::guardian::GUARDIAN_SENDER)
         && let Some(live) = session.sandbox_id
         && let Some(mut sandbox) = sandboxes::find_sandbox(work.tx, live).await?
     {

@@ -258,7 +258,7 @@ async fn append_events(
         services::observe_event(work, sandbox, &event).await?;
         previews::observe_event(work, sandbox, &event).await?;
         let warning = limits::observe_event(sandbox, &event);
-        let nudge = guardian::nudge_for_event(sandbox, &event);
+        let nudge = guardian::nudge_for_event(&event);
         let (turn, source, at) = (event.turn, event.source, event.at);
         if event.event_type.as_str() == kind::AGENT_RATE_LIMITED {
             let limited = serde_json::from_str::<AgentRateLimited>(event.data.get()).ok();

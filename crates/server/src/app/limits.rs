@@ -13,7 +13,7 @@ use atoll_api::{ChangeLimits, SandboxLimits};
 use atoll_core::agent_status::Signal;
 use atoll_core::budget::{Budget, BudgetPause, day_number};
 use atoll_core::event::{EventSource, NewEvent, kind};
-use atoll_core::id::{ProjectId, SandboxId};
+use atoll_core::id::{MessageId, ProjectId, SandboxId};
 use atoll_core::limit::{self, Limit, WARNING_FRACTION};
 use atoll_core::message::{Delivery, MessageType};
 use atoll_core::sandbox::{AgentLimits, SandboxState};
@@ -57,20 +57,20 @@ fn warning_draft(limit: Limit, value: f64) -> inbox::MessageDraft {
     }
 }
 
-/// Queues a message for the running agent. Writes both rows and reads the sandbox again.
+/// Queues a message for the running agent and returns its id. Writes both rows and reads the sandbox again.
 pub async fn notify_agent(
     work: &mut Work<'_>,
     session: &mut SessionRow,
     sandbox: &mut SandboxRow,
     draft: inbox::MessageDraft,
-) -> Result<()> {
+) -> Result<Option<MessageId>> {
     sandboxes::update_sandbox(work.tx, sandbox).await?;
     if sandbox.state != SandboxState::Running || session.sandbox_id != Some(sandbox.id) {
-        return Ok(());
+        return Ok(None);
     }
-    inbox::queue_message(work, session, draft).await?;
+    let message = inbox::queue_message(work, session, draft).await?;
     *sandbox = sandboxes::find_sandbox(work.tx, sandbox.id).await?.ok_or_else(|| Problem::not_found("sandbox"))?;
-    Ok(())
+    Ok(Some(message.id))
 }
 
 /// Warns the agent when the cost passes most of its limit. The caller has written the row.
@@ -89,7 +89,7 @@ pub async fn warn_at_cost(
     let used = sandbox.cost_model_micros as f64 / 1e6;
     let warned = LimitUse { agent_informed: Some(false), ..limit_use(Limit::CostUsd, value, used) };
     work.log(sandbox, vec![EventData::LimitWarned(warned).into_event(work.now)]).await?;
-    notify_agent(work, session, sandbox, warning_draft(Limit::CostUsd, value)).await
+    notify_agent(work, session, sandbox, warning_draft(Limit::CostUsd, value)).await.map(drop)
 }
 
 /// Pauses the agent after the gateway refused a request that could exceed the cost limit. The caller writes the row.
@@ -134,7 +134,7 @@ pub async fn charge_project(
     let used = budget_use(&BudgetPause::from_budget(&budget, cost.at), spent, period.ends_at(), project);
     let warned = EventData::LimitWarned(LimitUse { agent_informed: Some(false), ..used });
     work.log(sandbox, vec![warned.into_event(work.now)]).await?;
-    notify_agent(work, session, sandbox, warning_draft(Limit::ProjectBudget, budget.usd)).await
+    notify_agent(work, session, sandbox, warning_draft(Limit::ProjectBudget, budget.usd)).await.map(drop)
 }
 
 const fn limit_use(limit: Limit, value: f64, used: f64) -> LimitUse {

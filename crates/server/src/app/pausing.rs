@@ -1,7 +1,7 @@
 //! Pausing and resuming sandboxes: first at the provider, then in the row and the event log.
 
 use super::Work;
-use super::targets::{SandboxTarget, find_target, load_sandbox};
+use super::targets::{SandboxTarget, find_sandbox, find_target, find_target_of, load_sandbox};
 use super::views::load_sandbox_view;
 use crate::auth::access::CanWork;
 use crate::keyed_locks::run_to_completion;
@@ -9,7 +9,7 @@ use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use atoll_api::events::{EventData, SandboxActivity};
 use atoll_core::agent_status::Signal;
-use atoll_core::event::EventSource;
+use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
 use atoll_core::sandbox::{Activity, SandboxState};
@@ -40,12 +40,28 @@ pub fn require_not_paused(sandbox: &SandboxRow) -> Result<()> {
     Ok(())
 }
 
-pub async fn mark_paused(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
-    apply_pause(work, id, Signal::Paused, EventData::SandboxPaused, actor).await
+pub async fn mark_paused(work: &mut Work<'_>, id: SandboxId, by: Pauser) -> Result<SandboxRow> {
+    apply_pause(work, id, Signal::Paused, EventData::SandboxPaused, by).await
 }
 
 pub async fn mark_resumed(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
-    apply_pause(work, id, Signal::Resumed, EventData::SandboxResumed, actor).await
+    apply_pause(work, id, Signal::Resumed, EventData::SandboxResumed, Pauser::Person(actor)).await
+}
+
+/// The component or person that pauses or resumes a sandbox.
+#[derive(Debug, Clone)]
+pub enum Pauser {
+    Person(String),
+    Guardian,
+}
+
+impl Pauser {
+    fn sign(self, event: NewEvent) -> NewEvent {
+        match self {
+            Self::Person(actor) => event.with_source(EventSource::User, Some(actor)),
+            Self::Guardian => event.with_source(EventSource::Guardian, None),
+        }
+    }
 }
 
 async fn apply_pause(
@@ -53,7 +69,7 @@ async fn apply_pause(
     id: SandboxId,
     signal: Signal,
     event: fn(SandboxActivity) -> EventData,
-    actor: String,
+    by: Pauser,
 ) -> Result<SandboxRow> {
     let (_, mut sandbox) = work.lock_sandbox(id).await?;
     if !sandbox.apply_signal(signal) {
@@ -72,7 +88,7 @@ async fn apply_pause(
     work.out.jobs = true;
     sandbox.updated_at = work.now;
     let event = event(SandboxActivity { activity }).into_event(work.now);
-    work.log(&mut sandbox, vec![event.with_source(EventSource::User, Some(actor))]).await?;
+    work.log(&mut sandbox, vec![by.sign(event)]).await?;
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(sandbox)
@@ -80,17 +96,22 @@ async fn apply_pause(
 
 /// Pauses a sandbox. Its processes keep their memory.
 pub async fn pause_sandbox(app: Arc<App>, access: CanWork<SandboxId>) -> Result<atoll_api::Sandbox> {
+    let row = pause_running(app.clone(), access.id, Pauser::Person(access.actor())).await?;
+    app.read(async move |tx| load_sandbox_view(tx, row).await).await
+}
+
+/// Pauses a running sandbox at its provider, then in its row.
+pub async fn pause_running(app: Arc<App>, id: SandboxId, by: Pauser) -> Result<SandboxRow> {
     run_to_completion(async move {
-        let (id, actor) = (access.id, access.actor());
         let _lock = app.sandbox_locks.lock(id).await;
-        require_running(&load_sandbox(&app, &access).await?)?;
-        let target = find_target(&app, &access).await?;
+        require_running(&find_sandbox(&app, id).await?)?;
+        let target = find_target_of(&app, id).await?;
         target.provider.pause(&target.id).await?;
         let paused = app.write(async move |work| {
-            let row = mark_paused(work, id, actor).await?;
+            let row = mark_paused(work, id, by).await?;
             // The sandbox may have ended while the provider paused it.
             require_running(&row)?;
-            load_sandbox_view(work.tx, row).await
+            Ok(row)
         });
         let paused = paused.await;
         // A sandbox that is not marked as paused must not stay paused: no client would resume it.

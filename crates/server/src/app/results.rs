@@ -50,6 +50,11 @@ pub async fn end_removed_worktree(work: &mut Work<'_>, id: SandboxId) -> Result<
     end_sandbox(work, id, ResultsAction::Discard, reason, None).await
 }
 
+/// Ends a sandbox whose session continues in another one.
+pub async fn end_for_restart(work: &mut Work<'_>, id: SandboxId, reason: Reason) -> Result<SandboxRow> {
+    end_sandbox(work, id, ResultsAction::Take, reason, None).await
+}
+
 async fn end_sandbox(
     work: &mut Work<'_>,
     id: SandboxId,

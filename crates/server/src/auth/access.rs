@@ -7,11 +7,11 @@ use super::Caller;
 use crate::extract::path_id;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
-use atoll_core::id::{ProjectId, SandboxId, SessionId, TaskId, TicketId};
+use atoll_core::id::{InterventionId, ProjectId, SandboxId, SessionId, TaskId, TicketId};
 use atoll_core::principal::{PermissionVerdict, Principal, ProjectAction, Role, check_permission};
 use atoll_core::provider::ReadScope;
 use atoll_store::projects::ProjectFilter;
-use atoll_store::{Tx, projects, sandboxes, sessions, tasks, tickets};
+use atoll_store::{Tx, interventions, projects, sandboxes, sessions, tasks, tickets};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use std::marker::PhantomData;
@@ -64,6 +64,14 @@ impl Resource for TaskId {
 
     async fn find_project(self, tx: &mut dyn Tx) -> Result<Option<ProjectId>> {
         Ok(tasks::find_task(tx, self).await?.map(|task| task.project_id))
+    }
+}
+
+impl Resource for InterventionId {
+    const KIND: &'static str = "intervention";
+
+    async fn find_project(self, tx: &mut dyn Tx) -> Result<Option<ProjectId>> {
+        Ok(interventions::find_intervention(tx, self).await?.map(|intervention| intervention.project_id))
     }
 }
 

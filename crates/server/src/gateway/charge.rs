@@ -1,13 +1,18 @@
 //! The charge of a request: reserved before it is sent, settled when it is dropped.
 
 use super::sandbox_budget::SandboxBudget;
+use super::usage_report::FinishedRequest;
 use super::usage_scanner::UsageScanner;
-use crate::app::limits;
+use crate::app::views::to_dollars;
+use crate::app::{Work, limits};
 use crate::metrics::{MODEL_COST, MODEL_TOKENS, PROJECT_COST, project_label};
+use crate::problem::Result;
 use crate::state::App;
+use atoll_api::events::{EventData, ModelUsageReport};
 use atoll_core::model::{ModelTokens, Price};
-use atoll_store::model_usage::{self, RequestUsage};
-use atoll_store::{sandboxes, sessions};
+use atoll_store::model_usage::{self, RequestUsage, UsageScope, UsageTotal};
+use atoll_store::sandboxes::{self, SandboxRow};
+use atoll_store::sessions;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -42,6 +47,7 @@ pub struct Charge {
     pub budget: Arc<SandboxBudget>,
     upstream: String,
     model: String,
+    context: Option<u64>,
     pricing: RequestPricing,
     phase: ChargePhase,
     open_charges: Arc<()>,
@@ -51,6 +57,8 @@ pub struct Charge {
 pub struct ChargeItem {
     pub upstream: String,
     pub model: String,
+    /// Size of the model's context window.
+    pub context: Option<u64>,
     pub pricing: RequestPricing,
 }
 
@@ -93,9 +101,9 @@ impl RequestPricing {
 impl Charge {
     /// Takes over a cost that is reserved already.
     pub fn new(app: &Arc<App>, budget: Arc<SandboxBudget>, item: ChargeItem) -> Self {
-        let ChargeItem { upstream, model, pricing } = item;
+        let ChargeItem { upstream, model, context, pricing } = item;
         let (app, open_charges) = (Arc::downgrade(app), Arc::clone(&app.gateway.open_charges));
-        Self { app, budget, upstream, model, pricing, phase: ChargePhase::Unsent, open_charges }
+        Self { app, budget, upstream, model, context, pricing, phase: ChargePhase::Unsent, open_charges }
     }
 
     pub fn mark_sent(&mut self) {
@@ -165,6 +173,10 @@ impl Drop for Charge {
         let (budget, upstream, model) =
             (Arc::clone(&self.budget), std::mem::take(&mut self.upstream), std::mem::take(&mut self.model));
         let open = Arc::clone(&self.open_charges);
+        let tokens = used.tokens;
+        let prompt_tokens = tokens.input.saturating_add(tokens.cache_read).saturating_add(tokens.cache_write);
+        let request = FinishedRequest { at, cost_micros: cost, prompt_tokens, context: self.context };
+        let reports_usage = self.budget.is_usage_report_due(request);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         runtime.spawn(async move {
             let (sandbox, mut pause) = (budget.sandbox, FIRST_RETRY_DELAY);
@@ -180,6 +192,9 @@ impl Drop for Charge {
                     sessions::update_session(work.tx, &session).await?;
                     limits::warn_at_cost(work, &mut session, &mut row, before).await?;
                     model_usage::add_usage(work.tx, sandbox, &upstream, &model, &used).await?;
+                    if reports_usage {
+                        log_usage(work, &mut row, model, request).await?;
+                    }
                     // Last, to hold the lock of the project's row for a short time.
                     limits::charge_project(work, &mut session, &mut row, &shared).await
                 });
@@ -214,6 +229,21 @@ fn count_usage(model: String, project: String, used: &RequestUsage) {
     {
         metrics::counter!(MODEL_TOKENS, "model" => model.clone(), "kind" => kind).increment(tokens);
     }
+}
+
+/// Logs what a sandbox has used of models until now.
+async fn log_usage(work: &mut Work<'_>, row: &mut SandboxRow, model: String, request: FinishedRequest) -> Result<()> {
+    let UsageTotal { requests, tokens } = model_usage::sum_usage(work.tx, UsageScope::Sandbox(row.id)).await?;
+    let data = ModelUsageReport {
+        requests: u64::try_from(requests).unwrap_or(0),
+        tokens: tokens.input.saturating_add(tokens.output).saturating_add(tokens.cache_write),
+        cost_usd: to_dollars(row.cost_model_micros),
+        model,
+        prompt_tokens: request.prompt_tokens,
+        context: request.context,
+    };
+    work.log(row, vec![EventData::ModelUsageReport(data).into_event(work.now)]).await?;
+    Ok(sandboxes::update_sandbox(work.tx, row).await?)
 }
 
 #[cfg(test)]

@@ -212,5 +212,5 @@ fn price_request(
     let (upstream, model) =
         (chosen.upstream.name.clone(), budget.metered_name(chosen.name.as_deref().unwrap_or("unnamed")));
     let pricing = RequestPricing { price, is_assumed, is_limited, reserved, estimated_input: input };
-    Some(ChargeItem { upstream, model, pricing })
+    Some(ChargeItem { upstream, model, context: chosen.context, pricing })
 }

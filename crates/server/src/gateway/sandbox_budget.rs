@@ -3,6 +3,7 @@
 use super::body_buffer::BufferSpace;
 use super::gateway_refusal::GatewayRefusal;
 use super::project_budget::{self, BudgetShortage, ProjectBudget};
+use super::usage_report::{FinishedRequest, UsageReportTimes};
 use crate::egress::refusal_throttle::RefusalThrottle;
 use atoll_core::budget::BudgetPause;
 use atoll_core::id::SandboxId;
@@ -32,6 +33,7 @@ pub struct SandboxBudget {
     throttle: Mutex<RefusalThrottle>,
     /// The limit that pauses the agent.
     exhausted: Mutex<Option<Exhausted>>,
+    usage_reports: Mutex<UsageReportTimes>,
 }
 
 /// A limit that is used up.
@@ -115,6 +117,7 @@ impl SandboxBudget {
             unclaimed: Arc::new(Semaphore::new(MAX_UNCLAIMED_RESPONSES)),
             throttle: Mutex::default(),
             exhausted: Mutex::default(),
+            usage_reports: Mutex::default(),
         }
     }
 
@@ -142,6 +145,11 @@ impl SandboxBudget {
     /// Returns true the first time that the price of a model is assumed. Metered names are bounded.
     pub fn is_first_assumption(&self, metered_name: &str) -> bool {
         self.assumed.lock().unwrap_or_else(PoisonError::into_inner).insert(metered_name.to_owned())
+    }
+
+    /// Counts a request. Returns true if an event about the use of models is due.
+    pub fn is_usage_report_due(&self, request: FinishedRequest) -> bool {
+        self.usage_reports.lock().unwrap_or_else(PoisonError::into_inner).count_request(request)
     }
 
     /// The right to read a response whose client is gone, if there is one left.

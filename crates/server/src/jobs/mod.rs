@@ -8,6 +8,8 @@ mod clone_events;
 mod create_job;
 pub(crate) mod dead_worker;
 mod deadline;
+mod guardian_watch;
+mod judge;
 mod recover;
 mod remove;
 mod removed_worktrees;
@@ -22,6 +24,8 @@ mod silent_workers;
 pub(crate) mod task_dispatcher;
 mod ticket_branch;
 mod validate;
+
+pub use guardian_watch::run_guardian;
 
 use crate::job_queue::CLAIM_DURATION;
 use crate::metrics::record_seconds;

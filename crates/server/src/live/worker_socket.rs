@@ -2,7 +2,7 @@
 
 use super::SocketUpgrade;
 use super::event_socket::encode_frame;
-use crate::app::{inbox, limits};
+use crate::app::{guardian, inbox, limits};
 use crate::auth::{Caller, LinkedWorker};
 use crate::event_follower::RECHECK_INTERVAL;
 use crate::extract::{Id, Params};
@@ -74,6 +74,7 @@ pub async fn open_worker_socket(
             socket,
             last_frame_id: 0,
             sent_limits: None,
+            sent_denials: 0,
             sent_answers: HashSet::new(),
             lease_pass: HashSet::new(),
             has_more_messages: false,
@@ -95,6 +96,8 @@ struct WorkerSocket {
     last_frame_id: u64,
     /// Limits that this connection has sent.
     sent_limits: Option<(AgentLimits, bool)>,
+    /// Number of the guardian's denials that this connection has sent.
+    sent_denials: usize,
     /// Approvals whose decision this connection has sent.
     sent_answers: HashSet<String>,
     /// Messages leased in the current pass over the inbox. A pass leases each message once: leases that expire during
@@ -135,7 +138,10 @@ impl WorkerSocket {
                         self.send_frame(&command).await?;
                     }
                     Ok((id, _)) if id != self.id => {}
-                    Ok(_) | Err(RecvError::Lagged(_)) => self.send_limits().await?,
+                    Ok(_) | Err(RecvError::Lagged(_)) => {
+                        self.send_limits().await?;
+                        self.send_denials().await?;
+                    }
                     Err(RecvError::Closed) => return Ok(()),
                 },
                 frame = self.socket.recv() => match frame {
@@ -166,6 +172,7 @@ impl WorkerSocket {
             self.send_frame(&ServerFrame::Message { message }).await?;
         }
         self.send_limits().await?;
+        self.send_denials().await?;
         self.send_answers().await
     }
 
@@ -187,6 +194,18 @@ impl WorkerSocket {
             return Ok(());
         }
         self.send_frame(&limits::limits_frame(&row)).await
+    }
+
+    /// Sends the calls that the guardian denies if there are new ones.
+    async fn send_denials(&mut self) -> std::result::Result<(), SocketClosed> {
+        let id = self.id;
+        let denied = self.app.read(async move |tx| guardian::list_denials(tx, id).await).await;
+        let calls = denied.unwrap_or_default();
+        if calls.len() <= self.sent_denials {
+            return Ok(());
+        }
+        self.sent_denials = calls.len();
+        self.send_frame(&ServerFrame::Denials { calls }).await
     }
 
     /// Sends the decisions on the agent's approvals, once per connection.

@@ -2,6 +2,7 @@
 
 use super::labels::OTHER;
 use super::provider_calls::CANCELLED;
+use atoll_core::guardian::GuardianAction;
 use atoll_core::job::JobKind;
 use atoll_core::message::DeliveryMethod;
 use atoll_core::model::ModelApi;
@@ -67,6 +68,8 @@ macro_rules! all_values {
     };
 }
 
+const ACTIONS: LabelValues = all_values!(GuardianAction);
+const JUDGEMENT_RESULTS: LabelValues = LabelValues::Fixed(|| vec!["report", "bad"]);
 const STATES: LabelValues = all_values!(SandboxState);
 const ACTIVITIES: LabelValues = all_values!(Activity);
 const PROVIDERS: LabelValues = all_values!(ProviderKind);
@@ -99,6 +102,8 @@ metrics_table! {
     MESSAGES_ACKNOWLEDGED = "atoll_messages_acknowledged_total" Counter ["how": DELIVERIES] "Messages acknowledged, by how they reached the agent";
     MESSAGE_SECONDS = "atoll_message_seconds" Seconds ["how": DELIVERIES] "Time from a message to its acknowledgement";
     MESSAGES_WAITING = "atoll_messages_waiting" Gauge ["state": WAITING_STATES] "Messages of live sandboxes that their agents do not have yet";
+    INTERVENTIONS = "atoll_guardian_interventions_total" Counter ["action": ACTIONS] "Findings of the guardian, by action";
+    JUDGEMENTS = "atoll_guardian_judgements_total" Counter ["result": JUDGEMENT_RESULTS] "Responses of the judge, by result";
     SANDBOXES_MADE = "atoll_sandboxes_made_total" Counter ["provider": PROVIDERS] "Sandboxes created, by provider";
     SANDBOXES = "atoll_sandboxes" Gauge ["state": STATES] "Sandboxes now, by state";
     SANDBOX_ACTIVITIES = "atoll_sandbox_activities" Gauge ["activity": ACTIVITIES] "Live sandboxes now, by activity";

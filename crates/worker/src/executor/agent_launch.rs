@@ -2,10 +2,10 @@
 
 use super::Executor;
 use super::agent_process::AgentProcess;
+use super::call_denials::CallDenials;
 use crate::environment::ServerVariables;
 use crate::spawner::{FileToWrite, FileUpdate, ProgramSpec};
 use atoll_api::events::{EventData, SettingsIgnored, UnsupportedSetting};
-use atoll_core::guardian::CallDetectors;
 use atoll_dispatcher::link::heartbeat::Start;
 use atoll_drivers::{AgentCommand, AgentSettings, Driver, LaunchContext};
 use atoll_protocol::{Gateway, HomeFile, LeasedMessage};
@@ -37,7 +37,7 @@ impl Executor {
         self.tools.environment.set_start(start.settings.clone(), server);
         self.launch.settings = start.settings;
         self.limits.set_limits(self.launch.settings.limits.unwrap_or_default(), None);
-        self.guardian.watch = CallDetectors::new(self.launch.settings.guardian.unwrap_or_default());
+        self.denials = CallDenials::default();
         (self.launch.program, self.launch.gateway) = (start.program, start.gateway);
         self.write_home_files(start.files);
         let services = self.launch.settings.services.clone().unwrap_or_default();

@@ -270,7 +270,6 @@ impl Executor {
         let data = event.data.get().to_owned();
         self.assemble_responses(event_type, turn, &data, &event.response);
         self.emit_event_from(EventSource::Agent, event_type, turn, event.data, event.blob);
-        self.guard_event(event.event_type.as_str(), &data, now);
     }
 
     /// Ends the turn: the agent is ready for the next message.

@@ -2,7 +2,7 @@
 
 use super::approval_input::{ShownInput, hash_text, truncate_text, upload_input};
 use super::tool_rules::{self, GrantedApprovals, GrantedCall, ToolVerdict};
-use super::{Executor, edit_diff};
+use super::{Executor, call_denials, edit_diff};
 use atoll_api::events::{ApprovalRequested, ApprovalResolved, EventData, GuardianChanged, GuardianDenied};
 use atoll_core::approval::{ApprovalAnswer, ApprovalDecision};
 use atoll_core::sandbox::Activity;
@@ -80,7 +80,9 @@ fn held_bytes(request: &AgentRequest) -> usize {
 
 impl Executor {
     pub(super) fn handle_approval_request(&mut self, request: AgentRequest) {
-        self.guard_request(&request, Instant::now());
+        if let Some(reason) = self.denials.check_call(&request) {
+            return self.deny_request(&request, call_denials::GUARDIAN_RULE, reason);
+        }
         let may_change = self.launch.driver.as_ref().is_some_and(|driver| driver.abilities().hooks);
         match tool_rules::decide_request(
             &request,

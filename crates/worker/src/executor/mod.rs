@@ -10,7 +10,7 @@
 //! | complete model responses, assembled from events | `response_events` |
 //! | file changes | `workspace_watcher` |
 //! | approvals and tool rules | `approvals`, `tool_rules` |
-//! | the guardian's detectors | `guardian` |
+//! | calls that the guardian denies | `call_denials` |
 //! | limits (pure), and pausing the agent for them | `limit_tracker`, `limit_enforcement` |
 //! | the agent's transcript and login files | `transcript_sync`, `login_sync` |
 //! | services that run beside the agent | `service_control` |
@@ -38,7 +38,7 @@ use atoll_dispatcher::program::input::{Event, Item, Nack, Read};
 use atoll_dispatcher::program::{Order, Program, ProgramOutput};
 use atoll_drivers::{AgentTurn, ResponseRef};
 use atoll_protocol::EventBlob;
-use guardian::GuardianState;
+use call_denials::CallDenials;
 use limit_tracker::LimitTracker;
 use login_sync::LoginSync;
 use serde_json::value::RawValue;
@@ -59,8 +59,8 @@ mod agent_process;
 mod agent_quiesce;
 mod approval_input;
 mod approvals;
+mod call_denials;
 mod edit_diff;
-mod guardian;
 mod limit_enforcement;
 mod limit_tracker;
 mod login_sync;
@@ -156,7 +156,7 @@ struct Executor {
     next_turn: NextTurn,
     watcher: WorkspaceWatcher,
     approvals: Approvals,
-    guardian: GuardianState,
+    denials: CallDenials,
     limits: LimitTracker,
     transcript: TranscriptSync,
     logins: LoginSync,
@@ -179,7 +179,7 @@ impl Executor {
             next_turn: NextTurn::default(),
             watcher: WorkspaceWatcher::new(tools.spawner.clone(), tools.workspace.clone()),
             approvals: Approvals::default(),
-            guardian: GuardianState::default(),
+            denials: CallDenials::default(),
             limits: LimitTracker::default(),
             transcript: TranscriptSync::new(tools.transcripts.clone()),
             logins: LoginSync::new(tools.logins.clone()),
@@ -309,6 +309,7 @@ impl Executor {
             }
             Order::Answer(answer) => self.handle_answer(*answer),
             Order::Limits(limits, exhausted) => self.limits.set_limits(limits, exhausted),
+            Order::Denials(calls) => self.denials.add_denials(calls),
             Order::Stop => self.shutdown.start_now(),
             Order::Leave => self.shutdown.start_after_tool(),
         }

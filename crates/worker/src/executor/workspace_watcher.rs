@@ -124,7 +124,6 @@ impl Executor {
                 WatchEvent::Watching | WatchEvent::Failed(_) => {}
                 WatchEvent::Change(change) => {
                     let turn = self.conversation.turn();
-                    self.guardian.watch.record_effect();
                     self.limits.record_progress(Instant::now());
                     let tool = self.conversation.only_tool().map(str::to_owned);
                     let mut data = EventData::AgentFileEdited(to_file_edited(*change, turn, tool));

@@ -160,6 +160,7 @@ impl Downlink {
             Ok(ServerFrame::Limits { limits, held: exhausted }) => {
                 self.report(DownlinkReport::Limits(limits, exhausted)).await
             }
+            Ok(ServerFrame::Denials { calls }) => self.report(DownlinkReport::Denials(calls)).await,
             Ok(ServerFrame::Command { command: WorkerCommand::Stop { state }, .. }) => {
                 self.report(DownlinkReport::Stop(state)).await
             }
