@@ -149,7 +149,7 @@ function describeWork(event: StoredEvent): NoticeText | null {
     }
     case "guardian.judged": {
       const report = dataOf<"guardian.judged">(event).report;
-      if (report === undefined) return null;
+      if (report === undefined) return guardian("The judge reported");
       return guardian(`The judge: ${report.phase}, ${report.activity}`, `alignment ${report.alignment.toFixed(2)}`);
     }
     case "guardian.protected_path":
