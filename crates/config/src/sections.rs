@@ -8,6 +8,7 @@ use crate::format::{
 };
 use crate::git_section::Git;
 use crate::github_section::Github;
+use crate::health_section::Health;
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
 use crate::packages;
@@ -69,6 +70,7 @@ section! {
         section limits: Limits;
         section messages: Messages;
         section heartbeat: Heartbeat;
+        section health: Health;
         section sandbox: Sandbox;
         section setup: Setup;
         section terminal: Terminal;

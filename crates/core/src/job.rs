@@ -26,5 +26,13 @@ string_enum! {
         ContinuousDeadline = "continuous_deadline",
         /// Run the next step of the branch workflow that began with the sandbox.
         BranchWorkflow = "branch_workflow",
+        /// Find out what happened to a sandbox whose worker is silent, and recover it.
+        RecoverWorker = "recover_worker",
+        /// Pause or end an idle sandbox.
+        EndIdle = "end_idle",
+        /// Continue a paused sandbox that is in use again.
+        Wake = "wake",
+        /// Give the session of a failed sandbox another one.
+        Restart = "restart",
     }
 }

@@ -8,6 +8,7 @@ mod api;
 pub mod app;
 mod auth;
 mod blobs;
+mod circuits;
 mod connections;
 mod cursor;
 mod data_dir;
@@ -44,6 +45,7 @@ mod serve;
 mod shares;
 pub mod state;
 mod terminals;
+mod uses;
 mod worker_link;
 
 pub use data_dir::secure_data_dir;

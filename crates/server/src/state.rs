@@ -5,6 +5,7 @@ use crate::app::{Outbox, Work};
 use crate::auth::tickets::{LINK_LIFETIME, TICKET_LIFETIME, Tickets};
 use crate::auth::{Caller, PrincipalKey, TokenCache};
 use crate::blobs::Blobs;
+use crate::circuits::Circuits;
 use crate::egress::Egress;
 use crate::forge_access::ForgeClients;
 use crate::forge_logins::ForgeLogins;
@@ -12,6 +13,7 @@ use crate::gateway::Gateway;
 use crate::hub::Hub;
 use crate::ingest_gates::IngestGates;
 use crate::job_queue::JobQueue;
+use crate::jobs::reaper::KnownOrphans;
 use crate::keyed_locks::KeyedLocks;
 use crate::limiter::Limiter;
 use crate::options::Options;
@@ -22,6 +24,7 @@ use crate::samples::Samples;
 use crate::secrets::Secrets;
 use crate::shares::{SharePermit, ShareUsedUp, Shares};
 use crate::terminals::Terminals;
+use crate::uses::SandboxUses;
 use atoll_config::Config;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::redact::Redactor;
@@ -46,6 +49,10 @@ pub struct App {
     pub secrets: Arc<Secrets>,
     pub agents: Arc<Agents>,
     pub terminals: Terminals,
+    /// Use of sandboxes by people.
+    pub uses: Arc<SandboxUses>,
+    pub circuits: Arc<Circuits>,
+    pub known_orphans: KnownOrphans,
     pub sandbox_locks: KeyedLocks<SandboxId>,
     /// Held by the sandbox that runs the set-up of a layer, by the layer's name.
     pub setup_locks: KeyedLocks<String>,
@@ -149,6 +156,9 @@ impl App {
             secrets,
             agents: Arc::new(Agents::new(options.agents.clone(), &options.config)),
             terminals: Terminals::default(),
+            uses: Arc::default(),
+            circuits: Arc::new(Circuits::new(options.config.health.breaker_policy())),
+            known_orphans: KnownOrphans::default(),
             sandbox_locks: KeyedLocks::default(),
             setup_locks: KeyedLocks::default(),
             workflow_locks: KeyedLocks::default(),
@@ -202,6 +212,7 @@ impl App {
     {
         let (now, steady, config) = (self.clock.now(), self.clock.steady_now(), Arc::clone(&self.config));
         let (secrets, agents) = (Arc::clone(&self.secrets), Arc::clone(&self.agents));
+        let circuits = Arc::clone(&self.circuits);
         let (gateway, informed) = (Arc::clone(&self.gateway), Arc::clone(&self.gateway));
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let (blobs, providers, public_url) = (self.blobs.clone(), self.providers()?, self.public_url.clone());
@@ -213,7 +224,7 @@ impl App {
             async move |tx| {
                 let out = Outbox::default();
                 let mut transaction =
-                    Work { tx, out, now, steady, config, secrets, agents, gateway, providers, public_url };
+                    Work { tx, out, now, steady, config, secrets, agents, gateway, providers, circuits, public_url };
                 let value = work(&mut transaction).await?;
                 Ok((value, transaction.out))
             },

@@ -13,6 +13,7 @@ pub mod continuous;
 pub mod error;
 pub mod events;
 pub mod forge_logins;
+pub mod health;
 pub mod idempotency;
 pub mod jobs;
 pub mod messages;

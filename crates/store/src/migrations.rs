@@ -29,6 +29,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 20, sql: include_str!("../migrations/0020_forge_logins.sql") },
     Migration { version: 21, sql: include_str!("../migrations/0021_branch_workflows.sql") },
     Migration { version: 22, sql: include_str!("../migrations/0022_page.sql") },
+    Migration { version: 25, sql: include_str!("../migrations/0025_health.sql") },
 ];
 
 pub(crate) const LATEST_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

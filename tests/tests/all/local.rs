@@ -35,6 +35,7 @@ mod previews;
 mod protected;
 mod real_agents;
 mod refused_operations;
+mod recovery;
 mod registries;
 mod remote_repositories;
 mod repeated_creation;

@@ -13,6 +13,7 @@ mod faults;
 mod forge_double;
 mod forge_login;
 mod fuzz;
+mod health;
 mod hostile;
 mod inbox;
 mod kill;

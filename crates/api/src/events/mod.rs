@@ -16,6 +16,7 @@ mod control_data;
 #[cfg(any(test, feature = "openapi"))]
 mod examples;
 mod forge_data;
+mod health_data;
 mod preview_data;
 #[cfg(feature = "openapi")]
 mod reference;
@@ -28,6 +29,7 @@ pub use control_data::*;
 #[cfg(any(test, feature = "openapi"))]
 pub use examples::EXAMPLES;
 pub use forge_data::*;
+pub use health_data::*;
 pub use preview_data::*;
 #[cfg(feature = "openapi")]
 pub use reference::{AnyEvent, add_event_schemas, reference_page};

@@ -1,7 +1,7 @@
 //! Pausing and resuming sandboxes: first at the provider, then in the row and the event log.
 
 use super::Work;
-use super::targets::{SandboxTarget, find_target, load_sandbox};
+use super::targets::{SandboxTarget, find_target, find_target_of, load_sandbox};
 use super::views::load_sandbox_view;
 use crate::auth::access::CanWork;
 use crate::keyed_locks::run_to_completion;
@@ -10,6 +10,7 @@ use crate::state::App;
 use atoll_api::events::{EventData, SandboxActivity};
 use atoll_core::agent_status::Signal;
 use atoll_core::event::EventSource;
+use atoll_core::health::PauseCause;
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
 use atoll_core::sandbox::{Activity, SandboxState};
@@ -41,24 +42,38 @@ pub fn require_not_paused(sandbox: &SandboxRow) -> Result<()> {
 }
 
 pub async fn mark_paused(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
-    apply_pause(work, id, Signal::Paused, EventData::SandboxPaused, actor).await
+    apply_pause(work, id, Some(PauseCause::Person), Some(actor)).await
+}
+
+/// Marks an idle sandbox as paused until a person uses it or it gets a message.
+pub async fn mark_idle(work: &mut Work<'_>, id: SandboxId) -> Result<SandboxRow> {
+    apply_pause(work, id, Some(PauseCause::Idle), None).await
 }
 
 pub async fn mark_resumed(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
-    apply_pause(work, id, Signal::Resumed, EventData::SandboxResumed, actor).await
+    apply_pause(work, id, None, Some(actor)).await
 }
 
 async fn apply_pause(
     work: &mut Work<'_>,
     id: SandboxId,
-    signal: Signal,
-    event: fn(SandboxActivity) -> EventData,
-    actor: String,
+    cause: Option<PauseCause>,
+    actor: Option<String>,
 ) -> Result<SandboxRow> {
     let (_, mut sandbox) = work.lock_sandbox(id).await?;
+    let signal = if cause.is_some() { Signal::Paused } else { Signal::Resumed };
+    let event = if cause.is_some() { EventData::SandboxPaused } else { EventData::SandboxResumed };
+    let is_changed_cause = sandbox.pause_cause != cause && sandbox.status.is_paused();
+    sandbox.pause_cause = cause;
     if !sandbox.apply_signal(signal) {
+        // A person's pause of an idle sandbox holds until they resume it.
+        if is_changed_cause {
+            sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
+        }
         return Ok(sandbox);
     }
+    // A pause is not time without work.
+    sandbox.work_at = Some(work.steady);
     let activity = sandbox.status.activity();
     // A paused sandbox's time-out stops too.
     match activity {
@@ -70,7 +85,8 @@ async fn apply_pause(
     work.out.jobs = true;
     sandbox.updated_at = work.now;
     let event = event(SandboxActivity { activity }).into_event(work.now);
-    work.log(&mut sandbox, vec![event.with_source(EventSource::User, Some(actor))]).await?;
+    let source = if actor.is_some() { EventSource::User } else { EventSource::System };
+    work.log(&mut sandbox, vec![event.with_source(source, actor)]).await?;
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
     work.out.states.push((sandbox.id, sandbox.state));
     Ok(sandbox)
@@ -120,6 +136,29 @@ async fn resume_target(app: &App, access: &CanWork<SandboxId>, target: &SandboxT
         load_sandbox_view(work.tx, row).await
     })
     .await
+}
+
+/// Resumes a sandbox that was paused because it was idle. Does nothing to one that a person paused.
+pub async fn wake_idle(app: &App, id: SandboxId) -> Result<()> {
+    let _lock = app.sandbox_locks.lock(id).await;
+    let target = find_target_of(app, id).await?;
+    if !is_asleep(&target.row) {
+        return Ok(());
+    }
+    target.provider.resume(&target.id).await?;
+    app.write(async move |work| {
+        let (_, sandbox) = work.lock_sandbox(id).await?;
+        if is_asleep(&sandbox) {
+            apply_pause(work, id, None, None).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// True if the sandbox is paused because it was idle.
+pub fn is_asleep(row: &SandboxRow) -> bool {
+    row.state == SandboxState::Running && row.status.is_paused() && row.pause_cause == Some(PauseCause::Idle)
 }
 
 /// Resumes a paused sandbox before it stops, so that its worker can flush. On failure the sandbox is stopped by force later.

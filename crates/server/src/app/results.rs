@@ -36,7 +36,8 @@ pub async fn end_removed_worktree(work: &mut Work<'_>, id: SandboxId) -> Result<
     end_sandbox(work, id, ResultsAction::Discard, reason, None).await
 }
 
-async fn end_sandbox(
+/// Ends a sandbox with or without its results.
+pub(super) async fn end_sandbox(
     work: &mut Work<'_>,
     id: SandboxId,
     choice: ResultsAction,
