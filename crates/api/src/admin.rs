@@ -32,6 +32,9 @@ pub struct GcReport {
     /// Orphans whose grace period is not over, so that they stay for now.
     #[serde(default)]
     pub waiting_orphans: i64,
+    /// Commits that mirrors keep for removed sandboxes.
+    #[serde(default)]
+    pub unused_pins: i64,
     /// Running sandboxes that their provider no longer has.
     #[serde(default)]
     pub lost_sandboxes: i64,

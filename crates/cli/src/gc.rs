@@ -61,7 +61,11 @@ pub async fn run(gc: &Gc, output: &Output) -> Result {
     output.print_result(&report, || {
         let verb = if gc.dry_run { "would remove" } else { "removed" };
         let GcReport { events, sandboxes, blobs, caches, orphans, waiting_orphans, lost_sandboxes, .. } = &report;
-        let waiting = if *waiting_orphans > 0 { format!(" ({waiting_orphans} more wait for their grace period)") } else { String::new() };
+        let waiting = if *waiting_orphans > 0 {
+            format!(" ({waiting_orphans} more wait for their grace period)")
+        } else {
+            String::new()
+        };
         let lost = if *lost_sandboxes > 0 { format!("; {lost_sandboxes} sandboxes are lost") } else { String::new() };
         format!(
             "{verb} {events} events of {sandboxes} sandboxes, {blobs} blobs, {caches} set-up layers, \

@@ -196,7 +196,9 @@ impl AgentStatus {
             Signal::HeartbeatsReturned => {
                 self.set_activity_if(self.activity == Activity::Unreachable, self.unpaused_activity());
             }
-            Signal::WorkMissing => self.set_activity_if(is_free && self.activity == Activity::Working, Activity::Stalled),
+            Signal::WorkMissing => {
+                self.set_activity_if(is_free && self.activity == Activity::Working, Activity::Stalled)
+            }
         }
     }
 

@@ -28,7 +28,11 @@ impl FailureClass {
     pub fn from_reason_code(code: &str) -> Self {
         match code {
             // A refusal, an unsupported operation and bad configuration repeat at every retry.
-            "provider_refused" | "provider_unsupported" | "source_failed" | "agent_missing" | "agent_not_started"
+            "provider_refused"
+            | "provider_unsupported"
+            | "source_failed"
+            | "agent_missing"
+            | "agent_not_started"
             | "service_failed" => Self::Setup,
             "create_timeout" | "sandbox_lost" | "worker_died" | "worker_unresponsive" => Self::Provider,
             "agent_crashed" | "agent_exited" => Self::AgentCrash,

@@ -88,7 +88,12 @@ impl Circuits {
 
     /// Records the outcome of a call that creates a sandbox. Only a provider that does not respond counts as
     /// failing: a refusal and an exhausted quota are answers.
-    pub fn record_outcome(&self, provider: ProviderKind, failure: Option<&Error>, now: Timestamp) -> Option<CircuitChange> {
+    pub fn record_outcome(
+        &self,
+        provider: ProviderKind,
+        failure: Option<&Error>,
+        now: Timestamp,
+    ) -> Option<CircuitChange> {
         let mut circuit = self.lock(provider);
         match failure {
             Some(error @ Error::Unreachable { .. }) => {

@@ -20,10 +20,10 @@ const EXPIRED_PREVIEW_RETENTION: Duration = Duration::from_secs(24 * 3600);
 /// Removes expired data, orphaned sandboxes, and set-up layers that are over their bound or of deleted projects.
 pub async fn collect_garbage(app: &Arc<App>, dry_run: bool, all: bool) -> Result<GcReport> {
     let swept = sweep_expired(app, dry_run, all).await?;
-    let Reaped { orphans, waiting, lost } =
+    let Reaped { orphans, waiting, pins, lost } =
         reaper::reap(app, &*app.providers()?, app.config.health.reap_grace, dry_run).await?;
     let caches = caches::sweep_caches(app, dry_run).await?;
-    Ok(GcReport { caches, orphans, waiting_orphans: waiting, lost_sandboxes: lost, ..swept })
+    Ok(GcReport { caches, orphans, waiting_orphans: waiting, unused_pins: pins, lost_sandboxes: lost, ..swept })
 }
 
 /// Removes data older than the configured retention; with `all`, everything removable of ended sandboxes.

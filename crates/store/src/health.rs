@@ -34,6 +34,7 @@ pub async fn list_dead_sandboxes(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SandboxProgress {
     pub id: SandboxId,
+    pub provider: ProviderKind,
     pub activity: Activity,
     /// The last work event, by the steady clock.
     pub work_at: Timestamp,
@@ -45,7 +46,7 @@ pub struct SandboxProgress {
 /// Lists the sandboxes whose agents work, stall or wait for a message.
 pub async fn list_progress(tx: &mut dyn Tx) -> Result<Vec<SandboxProgress>> {
     // Most sandboxes have no health settings of their own, so their JSON is not read.
-    let sql = "SELECT id, activity, work_at, used_at,
+    let sql = "SELECT id, provider, activity, work_at, used_at,
                CASE WHEN settings LIKE '%\"health\":%' THEN settings ELSE NULL END AS settings
                FROM sandboxes WHERE state = 'running' AND activity IN ('working', 'stalled', 'waiting_message')
                AND work_at IS NOT NULL";
@@ -53,6 +54,7 @@ pub async fn list_progress(tx: &mut dyn Tx) -> Result<Vec<SandboxProgress>> {
     let progress = rows.into_iter().map(|row| {
         Ok(SandboxProgress {
             id: row.parse("id")?,
+            provider: row.parse("provider")?,
             activity: row.parse("activity")?,
             work_at: row.time("work_at")?,
             used_at: row.opt_time("used_at")?,

@@ -26,7 +26,12 @@ pub enum Progress {
 
 /// Judges the time since the last work event and since a person last used the sandbox. A person's use keeps a waiting
 /// sandbox from being idle, but does not make a stalled agent work.
-pub fn judge_progress(activity: Activity, since_work: Duration, since_use: Duration, policy: ProgressPolicy) -> Progress {
+pub fn judge_progress(
+    activity: Activity,
+    since_work: Duration,
+    since_use: Duration,
+    policy: ProgressPolicy,
+) -> Progress {
     let is_over = |limit: Option<Duration>, since: Duration| limit.is_some_and(|limit| since >= limit);
     match activity {
         Activity::Working if is_over(policy.stalled_after, since_work) => Progress::Stalled,

@@ -95,7 +95,11 @@ mod tests {
 
     #[test]
     fn settings_of_a_request_replace_those_of_the_project() {
-        let of_project = HealthSettings { idle_after_s: Some(60), restart: Some(RestartMode::OnFailure), ..HealthSettings::default() };
+        let of_project = HealthSettings {
+            idle_after_s: Some(60),
+            restart: Some(RestartMode::OnFailure),
+            ..HealthSettings::default()
+        };
         let requested = HealthSettings { idle_after_s: Some(0), ..HealthSettings::default() };
         let joined = HealthSettings { idle_after_s: Some(0), ..of_project };
         assert_eq!(requested.or(of_project), joined);

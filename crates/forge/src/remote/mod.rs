@@ -18,7 +18,7 @@ mod url;
 pub use credential::{DEFAULT_TOKEN_USER, RemoteCredential};
 pub use error::{RemoteError, RemoteFailure};
 pub(crate) use mirror::REMOTE_PREFIX;
-pub use mirror::{Mirror, MirrorFetch, MirrorOptions};
+pub use mirror::{Mirror, MirrorFetch, MirrorOptions, Pin};
 pub use push::{Lease, PushOutcome, delete_branch, push_commit};
 pub use push_refusal::PushRefusal;
 pub use url::{InvalidUrl, Protocol, RemoteUrl};

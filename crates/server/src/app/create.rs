@@ -217,7 +217,8 @@ async fn insert_sandbox(
     let pending = EventData::SandboxPending(SandboxPending { state: SandboxState::Pending });
     let pending = by(pending.into_event(work.now));
     let (requested, provider) = (plan.replaced_provider, plan.provider);
-    let replaced = requested.map(|requested| EventData::SandboxProviderReplaced(ProviderReplaced { requested, provider }));
+    let replaced =
+        requested.map(|requested| EventData::SandboxProviderReplaced(ProviderReplaced { requested, provider }));
     let mut events = vec![opened, pending];
     events.extend(replaced.map(|data| data.into_event(work.now)));
     work.log(&mut sandbox, events).await?;

@@ -1,18 +1,20 @@
 //! Agents without progress: stalled ones are marked, idle sandboxes are paused or ended after their work is saved.
 
-use super::targets::{SandboxTarget, find_target_of};
 use super::restarts::HEALTH_SENDER;
+use super::targets::{SandboxTarget, find_sandbox, find_target_of};
 use super::{Work, continuous, inbox, pausing, results, saved_work};
 use crate::keyed_locks::run_to_completion;
 use crate::problem::Result;
 use crate::state::App;
 use atoll_api::events::{EventData, SandboxIdle, SandboxStalled, SavedWork};
+use atoll_config::Config;
 use atoll_core::agent_status::Signal;
 use atoll_core::health::idleness::{self, Progress, judge_progress, progress_policy};
 use atoll_core::health::{HealthSettings, IdleAction};
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
 use atoll_core::message::{Delivery, MessageType};
+use atoll_core::provider::Capabilities;
 use atoll_core::sandbox::{Activity, Reason, ResultsAction, SandboxState};
 use atoll_core::time::Timestamp;
 use atoll_store::health::SandboxProgress;
@@ -42,7 +44,15 @@ pub async fn check_progress(app: &App) -> Result<()> {
                 app.write(async move |work| mark_stalled(work, found.id, policy.stalled_after).await).await?;
             }
             Progress::Stuck => app.write(async move |work| interrupt_stuck(work, found.id).await).await?,
-            Progress::Idle => app.write(async move |work| schedule_idle_end(work, found).await).await?,
+            Progress::Idle if action_of(app, &found)? == IdleAction::Keep => {}
+            Progress::Idle => {
+                app.write(async move |work| {
+                    jobs::schedule_job_if_absent(work.tx, JobKind::EndIdle, found.id, work.steady).await?;
+                    work.out.jobs = true;
+                    Ok(())
+                })
+                .await?;
+            }
         }
     }
     Ok(())
@@ -66,7 +76,10 @@ async fn mark_stalled(work: &mut Work<'_>, id: SandboxId, after: Option<Duration
     let Some((after, work_at)) = after.zip(sandbox.work_at) else { return Ok(()) };
     let without_work = work.steady.elapsed_since(work_at);
     // Checks of a continuous loop take their own time.
-    if without_work < after || continuous::is_between_runs(work.tx, &sandbox).await? || !sandbox.apply_signal(Signal::WorkMissing) {
+    if without_work < after
+        || continuous::is_between_runs(work.tx, &sandbox).await?
+        || !sandbox.apply_signal(Signal::WorkMissing)
+    {
         return Ok(());
     }
     let stalled = SandboxStalled { without_work_s: without_work.as_secs() };
@@ -96,23 +109,22 @@ async fn interrupt_stuck(work: &mut Work<'_>, id: SandboxId) -> Result<()> {
     inbox::queue_message(work, &mut session, draft).await.map(drop)
 }
 
-fn action_of(work: &Work<'_>, settings: Option<HealthSettings>, sandbox: &SandboxRow) -> IdleAction {
-    let wanted = settings.and_then(|own| own.idle_action).unwrap_or(work.config.health.idle_action);
-    idleness::idle_action(wanted, &work.capabilities(sandbox.provider))
+fn action_of(app: &App, progress: &SandboxProgress) -> Result<IdleAction> {
+    let capabilities = app.providers()?.get(progress.provider).capabilities();
+    Ok(choose_action(&app.config, progress.settings, &capabilities))
 }
 
-async fn schedule_idle_end(work: &mut Work<'_>, progress: SandboxProgress) -> Result<()> {
-    let Some(sandbox) = sandboxes::find_sandbox(work.tx, progress.id).await? else { return Ok(()) };
-    if action_of(work, progress.settings, &sandbox) == IdleAction::Keep || sandbox.provider_id.is_none() {
-        return Ok(());
-    }
-    jobs::schedule_job_if_absent(work.tx, JobKind::EndIdle, progress.id, work.steady).await?;
-    work.out.jobs = true;
-    Ok(())
+fn choose_action(config: &Config, settings: Option<HealthSettings>, capabilities: &Capabilities) -> IdleAction {
+    let wanted = settings.and_then(|own| own.idle_action).unwrap_or(config.health.idle_action);
+    idleness::idle_action(wanted, capabilities)
 }
 
 /// Pauses or ends a sandbox if it is still idle, after its work is saved.
 pub async fn end_idle(app: &Arc<App>, id: SandboxId) -> Result<()> {
+    let row = find_sandbox(app, id).await?;
+    if row.provider_id.is_none() {
+        return Ok(());
+    }
     let target = find_target_of(app, id).await?;
     if app.uses.is_in_use(id) || target.row.status.activity() != Activity::WaitingMessage {
         return Ok(());
@@ -171,13 +183,14 @@ async fn find_idle(work: &mut Work<'_>, id: SandboxId) -> Result<Option<(Sandbox
     }
     let used_at = health::find_last_use(work.tx, id).await?;
     let settings = sandbox.settings.health;
-    let progress = SandboxProgress { id, activity: sandbox.status.activity(), work_at, used_at, settings };
+    let (provider, activity) = (sandbox.provider, sandbox.status.activity());
+    let progress = SandboxProgress { id, provider, activity, work_at, used_at, settings };
     let (since_work, since_use) = (work.steady.elapsed_since(work_at), since_use(&progress, work.steady));
     let policy = progress_policy(settings.as_ref(), work.config.health.progress_policy());
     if judge_progress(progress.activity, since_work, since_use, policy) != Progress::Idle {
         return Ok(None);
     }
-    let action = action_of(work, settings, &sandbox);
+    let action = choose_action(&work.config, settings, &work.capabilities(provider));
     Ok(Some((sandbox, since_work.min(since_use), action)))
 }
 

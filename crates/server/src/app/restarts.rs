@@ -17,7 +17,7 @@ use atoll_store::sessions::SessionRow;
 use atoll_store::{health, jobs, messages, sandboxes, sessions};
 use std::time::Duration;
 
-/// Sender of the messages after a restart, and actor of the sandboxes that Atoll creates by itself.
+/// Sender of the messages after a restart.
 pub const HEALTH_SENDER: &str = "atoll:health";
 
 /// True if the sandbox failed before its work was done. The caller asks before it ends a continuous loop.
@@ -67,6 +67,16 @@ async fn escalate(
     Ok(sandboxes::update_sandbox(work.tx, sandbox).await?)
 }
 
+/// Shows a person that the next sandbox of a session cannot be created.
+pub async fn escalate_refusal(work: &mut Work<'_>, id: SandboxId, detail: &str) -> Result<()> {
+    let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
+    let class =
+        FailureClass::from_reason_code(&sandbox.reason.as_ref().map(|reason| reason.code.clone()).unwrap_or_default());
+    let restarts = health::list_restarts(work.tx, session.id, work.steady).await?.len();
+    let reason = Reason::new("restart_refused", format!("the next sandbox cannot be created: {detail}"));
+    escalate(work, &mut session, &mut sandbox, class, reason, u32::try_from(restarts).unwrap_or(u32::MAX)).await
+}
+
 /// What the restart of a session waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestartStep {
@@ -101,7 +111,9 @@ pub async fn next_step(work: &mut Work<'_>, id: SandboxId) -> Result<RestartStep
 /// Gives the session its next sandbox, on the same branch, and tells the agent what happened.
 pub async fn create_successor(work: &mut Work<'_>, id: SandboxId) -> Result<()> {
     let (mut session, sandbox) = work.lock_sandbox(id).await?;
-    let plan = plan_from_last(work, &session, HEALTH_SENDER.to_owned()).await?;
+    // The next sandbox belongs to the same person, whose credentials its repository needs.
+    let creator = sandbox.created_by.clone().unwrap_or_else(|| HEALTH_SENDER.to_owned());
+    let plan = plan_from_last(work, &session, creator).await?;
     health::record_restart(work.tx, session.id, work.steady).await?;
     let created = create::create_next_sandbox(work, &mut session, plan).await?;
     let detail = sandbox.reason.map(|reason| reason.detail).unwrap_or_default();

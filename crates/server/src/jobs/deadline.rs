@@ -1,6 +1,7 @@
 //! Jobs that run when a deadline passes.
 
 use super::{JobOutcome, back_off};
+use crate::app::targets::find_sandbox;
 use crate::app::{lifecycle, saved_work};
 use crate::problem::Result;
 use crate::providers::Providers;
@@ -36,7 +37,8 @@ pub(crate) async fn fail_creation(app: &App, job: &Job) -> Result<JobOutcome> {
 }
 
 pub(crate) async fn fail_at_timeout(app: &App, job: &Job) -> Result<JobOutcome> {
-    if let Err(problem) = saved_work::save_and_record(app, job.sandbox_id).await {
+    let is_running = find_sandbox(app, job.sandbox_id).await?.state == SandboxState::Running;
+    if is_running && let Err(problem) = saved_work::save_and_record(app, job.sandbox_id).await {
         tracing::warn!(sandbox = %job.sandbox_id, detail = %problem.detail, "failed to save the work before a time-out");
     }
     let reason = Reason::new("timeout", "the sandbox reached its time limit");

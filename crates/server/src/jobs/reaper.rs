@@ -5,6 +5,7 @@
 use super::recover::recover_sandbox;
 use crate::problem::Result;
 use crate::providers::Providers;
+use crate::repositories;
 use crate::state::App;
 use atoll_core::health::orphans::{OrphanVerdict, OwnerRow, judge_orphan};
 use atoll_core::id::SandboxId;
@@ -31,6 +32,8 @@ pub struct Reaped {
     pub orphans: i64,
     /// Orphans whose grace period is not over.
     pub waiting: i64,
+    /// Commits that mirrors keep for removed sandboxes.
+    pub pins: i64,
     /// Rows of sandboxes that their provider no longer has.
     pub lost: i64,
 }
@@ -63,6 +66,7 @@ pub(crate) async fn reap(app: &Arc<App>, providers: &Providers, grace: Duration,
     }
     *known = seen;
     drop(known);
+    reaped.pins = remove_unused_pins(app, dry_run).await?;
     reaped.lost = record_lost_rows(app, providers, dry_run).await?;
     Ok(reaped)
 }
@@ -113,6 +117,23 @@ async fn destroy_orphan(provider: &dyn Provider, found: &ProviderSandbox) -> boo
         }
         Err(_) => false,
     }
+}
+
+/// Removes the refs that keep commits for sandboxes that are gone. A row precedes its sandbox's pin.
+async fn remove_unused_pins(app: &App, dry_run: bool) -> Result<i64> {
+    let mut removed = 0;
+    for pin in repositories::list_pins(app).await? {
+        let Ok(id) = pin.sandbox().parse::<SandboxId>() else { continue };
+        let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await?;
+        if row.is_some_and(|row| row.state.is_live() || row.provider_id.is_some()) {
+            continue;
+        }
+        removed += 1;
+        if !dry_run {
+            repositories::remove_pin(pin).await?;
+        }
+    }
+    Ok(removed)
 }
 
 /// Records the live rows whose sandbox is gone, and adopts the others.

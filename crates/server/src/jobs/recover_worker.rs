@@ -61,9 +61,13 @@ pub(crate) async fn recover_worker(app: &Arc<App>, providers: &Providers, job: &
         RecoveryStep::Reconnect => call(provider.reconnect(&provider_id)).await,
         RecoveryStep::RestartWorker => {
             let _lock = app.sandbox_locks.lock(id).await;
+            // The new worker ends the turn.
+            let was_in_turn = row.status.turn_state() == TurnState::Open;
             // Before the call: a crash in between must not hide a restart from the policy.
-            app.write(async move |work| health::record_restart(work.tx, session, work.steady).await.map_err(Into::into))
-                .await?;
+            app.write(async move |work| {
+                health::record_restart(work.tx, session, work.steady).await.map_err(Into::into)
+            })
+            .await?;
             match call(provider.restart_worker(&provider_id)).await {
                 Ok(()) => {
                     app.write(async move |work| {
@@ -72,10 +76,12 @@ pub(crate) async fn recover_worker(app: &Arc<App>, providers: &Providers, job: &
                             return Ok(());
                         }
                         let restarted = WorkerRestarted { silent_s: silence(work.now, &sandbox), earlier: count };
-                        work.log(&mut sandbox, vec![EventData::WorkerRestarted(restarted).into_event(work.now)]).await?;
+                        work.log(&mut sandbox, vec![EventData::WorkerRestarted(restarted).into_event(work.now)])
+                            .await?;
                         sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
-                        if sandbox.status.turn_state() == TurnState::Open {
-                            inbox::queue_message(work, &mut session, continue_message(CONTINUE_TEXT.to_owned())).await?;
+                        if was_in_turn {
+                            inbox::queue_message(work, &mut session, continue_message(CONTINUE_TEXT.to_owned()))
+                                .await?;
                         }
                         Ok(())
                     })

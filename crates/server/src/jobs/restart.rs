@@ -3,7 +3,7 @@
 use super::{JobOutcome, back_off};
 use crate::app::restarts::{self, HEALTH_SENDER, RestartStep};
 use crate::app::results;
-use crate::problem::Result;
+use crate::problem::{Code, Result};
 use crate::state::App;
 use atoll_store::jobs::{self, Job};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const RESULTS_POLL: Duration = Duration::from_secs(1);
 
 pub(crate) async fn restart_session(app: &App, job: &Job) -> Result<JobOutcome> {
     let (id, job_id, claim, attempts) = (job.sandbox_id, job.id, job.claim, job.attempts);
-    app.write(async move |work| match restarts::next_step(work, id).await? {
+    let done = app.write(async move |work| match restarts::next_step(work, id).await? {
         RestartStep::Nothing => Ok(JobOutcome::Finished),
         RestartStep::Wait => Ok(JobOutcome::RetryAfter(RESULTS_POLL.max(back_off(attempts) / 4))),
         RestartStep::TakeResults => {
@@ -27,6 +27,13 @@ pub(crate) async fn restart_session(app: &App, job: &Job) -> Result<JobOutcome> 
             }
             Ok(JobOutcome::Deleted)
         }
-    })
-    .await
+    });
+    match done.await {
+        // The request itself is impossible now, such as with a secret that was removed.
+        Err(problem) if !problem.is_server_error() && problem.code != Code::Conflict => {
+            app.write(async move |work| restarts::escalate_refusal(work, id, &problem.detail).await).await?;
+            Ok(JobOutcome::Finished)
+        }
+        done => done,
+    }
 }

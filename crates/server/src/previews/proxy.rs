@@ -84,7 +84,8 @@ async fn forward_request(
     }
     let permit = app.preview_streams.acquire(preview.sandbox()).map_err(|_| PreviewRefusal::TooManyRequests)?;
     let in_use = app.uses.begin(preview.sandbox());
-    let stream = PreviewStream { app: Arc::clone(&app), token: token.to_owned(), rights, _permit: permit, _in_use: in_use };
+    let stream =
+        PreviewStream { app: Arc::clone(&app), token: token.to_owned(), rights, _permit: permit, _in_use: in_use };
     let connection = connect_port(&app, &preview).await?;
     let port = preview.port();
 

@@ -61,7 +61,8 @@ async fn a_killed_worker_s_session_continues_in_a_new_sandbox() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_that_wants_input_a_pager_or_an_editor_ends() {
     let (server, repository) = (LocalServer::start(), SampleRepository::create());
-    let prompt = "run cat\nrun read word; echo read $?\nrun git --paginate log\nrun git commit --allow-empty; true\nsay done";
+    let prompt =
+        "run cat\nrun read word; echo read $?\nrun git --paginate log\nrun git commit --allow-empty; true\nsay done";
     let id = server.create_sandbox(json!({ "prompt": prompt, "repo": { "path": repository.path_str() } })).await;
     let row = server.wait_until_ended(&id).await;
     assert_eq!(row["outcome"], "succeeded", "{row}");
