@@ -79,8 +79,8 @@ mod tests {
         let diff = Some(SavedDiff { blob: "ab".into(), bytes: 2048 });
         let saved = SavedWork { transcript: Some("cd".into()), diff, problem: None };
         let idle = EventData::SandboxIdle(SandboxIdle { idle_s: 600, action: IdleAction::End, saved });
-        let expected = "the sandbox was idle for 10m, so the server ends it and takes its results; saved: the transcript and a \
-                        diff of 2.0 KiB";
+        let expected = "the sandbox was idle for 10m 0s, so the server ends it and takes its results; saved: the transcript \
+                        and a diff of 2.0 KiB";
         assert_eq!(describe_health_event(&idle).unwrap().head, expected);
     }
 }
