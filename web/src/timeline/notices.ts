@@ -68,7 +68,7 @@ function describeSandbox(event: StoredEvent): NoticeText | null {
     case "session.restart_planned":
       return plain("The session continues in another sandbox", seconds(numberField(dataOf<"session.restart_planned">(event), "delay_s")));
     case "session.escalated":
-      return bad("Please look: Atoll does not restart the session any more", dataOf<"session.escalated">(event).reason.detail);
+      return bad("Please look: Atoll does not restart the session any more", dataOf<"session.escalated">(event).reason?.detail ?? "");
     case "worker.lost":
       return bad("Events of the worker are lost", textField(dataOf<"worker.lost">(event), "detail"));
     case "worker.rejected":
