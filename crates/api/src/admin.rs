@@ -26,4 +26,16 @@ pub struct GcReport {
     /// Set-up layers.
     #[serde(default)]
     pub caches: i64,
+    /// Sandboxes at their provider that no row explains.
+    #[serde(default)]
+    pub orphans: i64,
+    /// Orphans whose grace period is not over, so that they stay for now.
+    #[serde(default)]
+    pub waiting_orphans: i64,
+    /// Commits that mirrors keep for removed sandboxes.
+    #[serde(default)]
+    pub unused_pins: i64,
+    /// Running sandboxes that their provider no longer has.
+    #[serde(default)]
+    pub lost_sandboxes: i64,
 }

@@ -75,7 +75,7 @@ pub use page::{Page, PageQuery};
 pub use previews::{NewPreview, Port, PortList, Preview, PreviewList};
 pub use problem::{ErrorCode, ProblemDocument};
 pub use projects::{Budget, ChangeProject, Member, NewBudget, NewProject, Project, ProjectDefaults, SetMember};
-pub use providers::{Provider, ProviderList};
+pub use providers::{Circuit, Provider, ProviderList};
 pub use resources::{ResourceQuery, ResourceSample, ResourceSeries};
 pub use results::{Diff, DiffFile, DiffQuery, ExportedResult, ExportedResults};
 pub use sandboxes::{

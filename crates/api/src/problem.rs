@@ -104,6 +104,7 @@ error_codes! {
     Internal = "internal", 500, "Internal error";
     ProviderUnsupported = "provider_unsupported", 409, "The provider does not support this";
     ProviderUnreachable = "provider_unreachable", 503, "The provider is unreachable";
+    ProviderFailing = "provider_failing", 503, "The provider fails repeatedly";
     StoreUnavailable = "store_unavailable", 503, "The database is unavailable";
     DiskFull = "disk_full", 503, "The disk is full";
     ShuttingDown = "shutting_down", 503, "The server is shutting down";

@@ -4,6 +4,7 @@ use atoll_core::continuous::check::CheckResult;
 use atoll_core::continuous::{Continuous, LoopPhase, StopReason};
 use atoll_core::git_settings::GitSettings;
 use atoll_core::guardian::GuardianSettings;
+use atoll_core::health::HealthSettings;
 use atoll_core::id::{ProjectId, SandboxId, SessionId, TicketId};
 use atoll_core::limit::Limit;
 use atoll_core::mode::ModeSettings;
@@ -84,6 +85,12 @@ pub struct NewSandbox {
     pub policy: Option<ToolPolicy>,
     #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
     pub guardian: Option<GuardianSettings>,
+    /// When the sandbox is idle or stalled, and what follows when it fails.
+    #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthSettings>,
+    /// The provider to use while the circuit of `provider` is open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback_provider: Option<ProviderKind>,
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u32>,

@@ -3,7 +3,7 @@
 use crate::ModelUsage;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::model::CostSource;
-use atoll_core::sandbox::ProviderKind;
+use atoll_core::sandbox::{ProviderKind, Reason};
 use atoll_core::session::SessionState;
 use atoll_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,9 @@ pub struct Session {
     /// It was removed: lists omit it.
     #[serde(default)]
     pub archived: bool,
+    /// Why a person has to look at it: Atoll restarted it too often. Its next sandbox removes this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention: Option<Reason>,
     pub created_by: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,

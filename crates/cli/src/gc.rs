@@ -16,7 +16,8 @@ Examples:
   atoll gc --all --dry-run
   atoll gc --all --yes
 
-`retention.events` sets how long the server stores the events of ended sandboxes; by default forever.")]
+`retention.events` sets how long the server stores the events of ended sandboxes; by default forever. An
+orphan is a sandbox at its provider that the server does not know; `health.reap_grace` sets its grace period.")]
 pub struct Gc {
     /// Report what would be removed, and remove nothing
     #[arg(long)]
@@ -59,7 +60,16 @@ pub async fn run(gc: &Gc, output: &Output) -> Result {
     }
     output.print_result(&report, || {
         let verb = if gc.dry_run { "would remove" } else { "removed" };
-        let GcReport { events, sandboxes, blobs, caches, .. } = &report;
-        format!("{verb} {events} events of {sandboxes} sandboxes, {blobs} blobs, {caches} set-up layers")
+        let GcReport { events, sandboxes, blobs, caches, orphans, waiting_orphans, lost_sandboxes, .. } = &report;
+        let waiting = if *waiting_orphans > 0 {
+            format!(" ({waiting_orphans} more wait for their grace period)")
+        } else {
+            String::new()
+        };
+        let lost = if *lost_sandboxes > 0 { format!("; {lost_sandboxes} sandboxes are lost") } else { String::new() };
+        format!(
+            "{verb} {events} events of {sandboxes} sandboxes, {blobs} blobs, {caches} set-up layers, \
+             {orphans} orphaned sandboxes{waiting}{lost}"
+        )
     })
 }

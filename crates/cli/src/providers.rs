@@ -5,7 +5,7 @@ use crate::failure::Result;
 use crate::output::Output;
 use crate::render::table::{self, cell};
 use crate::render::{text, time};
-use atoll_api::Provider;
+use atoll_api::{Circuit, Provider};
 use std::time::Duration;
 
 #[derive(Debug, clap::Args)]
@@ -46,16 +46,29 @@ pub async fn run(providers: &Providers, output: &Output) -> Result {
         if let Some(detail) = &provider.detail {
             output.print_line(&text::escape_line(&format!("{}: {detail}", provider.name)))?;
         }
+        if let Some(circuit) = &provider.circuit {
+            output.print_line(&text::escape_line(&describe_circuit(provider, circuit)))?;
+        }
     }
     Ok(())
 }
 
+fn describe_circuit(provider: &Provider, circuit: &Circuit) -> String {
+    let again = match circuit.retry_at {
+        Some(at) => format!("it gets no sandbox until {}", time::format_time(at)),
+        None => "the next sandbox tries it again".to_owned(),
+    };
+    let detail = circuit.detail.as_deref().map(|detail| format!(": {detail}")).unwrap_or_default();
+    format!("{}: failed {} times in a row, so {again}{detail}", provider.name, circuit.failures)
+}
+
 fn table_row(provider: &Provider) -> Vec<table::Cell> {
     let can = &provider.capabilities;
-    let state = match (provider.available, provider.is_default) {
-        (true, true) => "default",
-        (true, false) => "available",
-        (false, _) => "unavailable",
+    let state = match (provider.available, provider.circuit.is_some(), provider.is_default) {
+        (true, true, _) => "failing",
+        (true, false, true) => "default",
+        (true, false, false) => "available",
+        (false, _, _) => "unavailable",
     };
     let most = |limit: Option<f64>, unit: &str| limit.map_or_else(|| "-".to_owned(), |limit| format!("{limit}{unit}"));
     let words = [

@@ -171,7 +171,7 @@ fn print_list(sessions: &[ApiSession], has_more: bool, output: &Output) -> Resul
         let sandbox = session.sandbox_id.map_or_else(|| "-".to_owned(), |id| short_id(&id.to_string()).to_owned());
         vec![
             table::cell(session.id.to_string()),
-            table::state_cell(session.state.as_str()),
+            table::state_cell(if session.attention.is_some() { "attention" } else { session.state.as_str() }),
             table::cell(sandbox),
             table::cell(session.agent.as_deref().unwrap_or("-")),
             table::cell(time::format_age(session.created_at, now)),
@@ -192,6 +192,7 @@ fn print_session(session: &ApiSession, output: &Output) -> Result {
         .field("id", session.id)
         .field("title", &session.title)
         .field("state", session.state)
+        .optional("attention", session.attention.as_ref().map(|reason| &reason.detail))
         .field("project", session.project_id)
         .optional("agent", session.agent.as_ref())
         .optional("live sandbox", session.sandbox_id)

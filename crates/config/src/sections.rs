@@ -9,6 +9,7 @@ use crate::format::{
 use crate::git_section::Git;
 use crate::github_section::Github;
 use crate::guardian_section::Guardian;
+use crate::health_section::Health;
 use crate::key::section;
 use crate::models::{self, Model, Upstream, UpstreamEntry};
 use crate::orchestrator_section::Orchestrator;
@@ -73,6 +74,7 @@ section! {
         section limits: Limits;
         section messages: Messages;
         section heartbeat: Heartbeat;
+        section health: Health;
         section sandbox: Sandbox;
         section setup: Setup;
         section terminal: Terminal;

@@ -56,6 +56,10 @@ pub enum Signal {
     WorkerLeft,
     /// The worker's heartbeats are overdue.
     HeartbeatsMissed,
+    /// A heartbeat arrived after missing ones.
+    HeartbeatsReturned,
+    /// The agent reports that it works, but sends no work event.
+    WorkMissing,
 }
 
 impl AgentStatus {
@@ -135,7 +139,10 @@ impl AgentStatus {
             Signal::HeartbeatReceived { activity, are_events_stored, is_between_runs } => {
                 let loop_works = activity == Activity::WaitingMessage && is_between_runs;
                 let is_current = are_events_stored || !is_reported_by_events(activity);
-                self.set_activity_if(is_free && is_current && may_worker_report(activity) && !loop_works, activity);
+                // Only a work event shows that a stalled agent works again.
+                let is_stalled = self.activity == Activity::Stalled && activity == Activity::Working;
+                let may_report = may_worker_report(activity) && !is_stalled;
+                self.set_activity_if(is_free && is_current && may_report && !loop_works, activity);
                 let is_at_limit = is_running && !self.is_paused() && self.pausing_limit.is_some();
                 self.set_activity_if(is_at_limit, Activity::LimitPaused);
             }
@@ -186,6 +193,12 @@ impl AgentStatus {
             }
             Signal::WorkerLeft => self.set_activity_if(is_running, Activity::Unreachable),
             Signal::HeartbeatsMissed => self.set_activity_if(is_running && !self.is_paused(), Activity::Unreachable),
+            Signal::HeartbeatsReturned => {
+                self.set_activity_if(self.activity == Activity::Unreachable, self.unpaused_activity());
+            }
+            Signal::WorkMissing => {
+                self.set_activity_if(is_free && self.activity == Activity::Working, Activity::Stalled)
+            }
         }
     }
 

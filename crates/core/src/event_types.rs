@@ -54,15 +54,24 @@ macro_rules! for_each_event_type {
             WORKER_REJECTED = "worker.rejected", WorkerRejected(WorkerRejected), "The server rejected an event of the worker and stored this one in its place.";
             LOG_TRUNCATED = "log.truncated", LogTruncated(LogTruncated), "The log reached its quota. The server only counts further events of the worker: see `dropped_events` of the sandbox.";
             WORKER_LOST = "worker.lost", WorkerLost(WorkerLost), "Events of the worker are lost.";
+            WORKER_UNREACHABLE = "worker.unreachable", WorkerUnreachable(WorkerSilence), "A heartbeat of the worker is missing.";
+            WORKER_REACHABLE = "worker.reachable", WorkerReachable(WorkerSilence), "The worker sends heartbeats again.";
+            WORKER_RESTARTED = "worker.restarted", WorkerRestarted(WorkerRestarted), "The server ended the processes of the sandbox, whose worker was silent, and started the worker again.";
             SANDBOX_PENDING = "sandbox.pending", SandboxPending(SandboxPending), "A client created the sandbox.";
             SANDBOX_CREATING = "sandbox.creating", SandboxCreating(SandboxTransition), "The provider creates the sandbox.";
             SANDBOX_RUNNING = "sandbox.running", SandboxRunning(SandboxTransition), "The worker of the sandbox runs.";
             SANDBOX_COMPLETING = "sandbox.completing", SandboxCompleting(SandboxTransition), "The sandbox ends, and the server exports its results.";
             SANDBOX_COMPLETED = "sandbox.completed", SandboxCompleted(SandboxTransition), "The sandbox ended.";
             SANDBOX_FAILED = "sandbox.failed", SandboxFailed(SandboxTransition), "The sandbox failed.";
-            SANDBOX_PAUSED = "sandbox.paused", SandboxPaused(SandboxActivity), "A person paused the sandbox.";
-            SANDBOX_RESUMED = "sandbox.resumed", SandboxResumed(SandboxActivity), "A person resumed the sandbox.";
+            SANDBOX_PAUSED = "sandbox.paused", SandboxPaused(SandboxActivity), "A person paused the sandbox, or the server because it was idle.";
+            SANDBOX_RESUMED = "sandbox.resumed", SandboxResumed(SandboxActivity), "A person resumed the sandbox, or the server because an idle one is in use again.";
             SANDBOX_SNAPSHOT = "sandbox.snapshot", SandboxSnapshot(SandboxSnapshot), "A person saved the sandbox's files as a snapshot.";
+            SANDBOX_STALLED = "sandbox.stalled", SandboxStalled(SandboxStalled), "The agent reports that it works, but sends no work event.";
+            SANDBOX_IDLE = "sandbox.idle", SandboxIdle(SandboxIdle), "The agent waited, and no person used the sandbox: the server pauses or ends it.";
+            SANDBOX_WORK_SAVED = "sandbox.work_saved", SandboxWorkSaved(SavedWork), "The server stored the work before it ended the sandbox or removed its files.";
+            SANDBOX_PROVIDER_REPLACED = "sandbox.provider_replaced", SandboxProviderReplaced(ProviderReplaced), "The provider fails, so the project's fallback creates the sandbox.";
+            PROVIDER_CIRCUIT_OPENED = "provider.circuit_opened", ProviderCircuitOpened(CircuitOpened), "The provider failed repeatedly: the server asks it for no sandbox until a later probe succeeds.";
+            PROVIDER_CIRCUIT_CLOSED = "provider.circuit_closed", ProviderCircuitClosed(CircuitClosed), "The provider creates sandboxes again.";
             SANDBOX_NOTICE = "sandbox.notice", SandboxNotice(SandboxNotice), "Something that a user of the sandbox should know.";
             SANDBOX_DISK_FULL = "sandbox.disk_full", SandboxDiskFull(DiskFull), "The sandbox's files reached their disk limit.";
             SETUP_STARTED = "setup.started", SetupStarted(SetupStarted), "The project's set-up began in the sandbox.";
@@ -145,6 +154,8 @@ macro_rules! for_each_event_type {
             SESSION_CHANGED = "session.changed", SessionChanged(SessionChanged), "A person changed the session.";
             SESSION_CLOSED = "session.closed", SessionClosed(SessionChanged), "A person closed the session.";
             SESSION_RESUMED = "session.resumed", SessionResumed(SessionResumed), "A session continues in this sandbox.";
+            SESSION_RESTART_PLANNED = "session.restart_planned", SessionRestartPlanned(SessionRestartPlanned), "The sandbox failed with unfinished work: the session gets another one after a delay.";
+            SESSION_ESCALATED = "session.escalated", SessionEscalated(SessionEscalated), "Atoll does not restart the session any more: a person has to look.";
             SESSION_FORKED = "session.forked", SessionForked(SessionForked), "A person forked the session.";
         }
     };

@@ -32,5 +32,13 @@ string_enum! {
         TaskInterrupt = "task_interrupt",
         /// End the sandbox after its task's time limit.
         TaskEnd = "task_end",
+        /// Find out what happened to a sandbox whose worker is silent, and recover it.
+        RecoverWorker = "recover_worker",
+        /// Pause or end an idle sandbox.
+        EndIdle = "end_idle",
+        /// Continue a paused sandbox that is in use again.
+        Wake = "wake",
+        /// Give the session of a failed sandbox another one.
+        Restart = "restart",
     }
 }

@@ -20,6 +20,7 @@ pub mod fake_options;
 pub mod forge;
 pub mod git_settings;
 pub mod guardian;
+pub mod health;
 pub mod id;
 pub mod inbox;
 pub mod job;

@@ -42,6 +42,15 @@ pub fn is_progress(event_type: &str) -> bool {
     PROGRESS_TYPES.contains(&event_type)
 }
 
+/// True for the events that show that an agent works or has just worked: progress, and the limits of a turn.
+pub fn is_work(event_type: &str) -> bool {
+    is_progress(event_type)
+        || matches!(
+            event_type,
+            kind::AGENT_STARTED | kind::AGENT_COMPLETED | kind::AGENT_INTERRUPTED | kind::APPROVAL_REQUESTED
+        )
+}
+
 pub fn observe_event(event_type: &str) -> Observation {
     match event_type {
         kind::AGENT_STARTED => Observation::TurnStarted,
@@ -71,5 +80,9 @@ mod tests {
     fn an_unknown_type_is_not_progress() {
         assert_eq!(observe_event("agent.spinning"), Observation::NoEffect);
         assert!(!is_progress("agent.heartbeat") && !is_progress("agent.usage"));
+        for chatter in ["agent.spinning", "agent.heartbeat", "agent.usage", "agent.waiting", "agent.stream_error"] {
+            assert!(!is_work(chatter), "{chatter}");
+        }
+        assert!(is_work("agent.started") && is_work("agent.completed") && is_work("agent.tool_use"));
     }
 }

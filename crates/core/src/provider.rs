@@ -504,10 +504,14 @@ provider_traits! {
         fn confines_agents() -> bool = false;
         /// Finds the data of a dead worker on this machine. Providers with remote workers have none.
         fn find_dead_worker(sandbox: SandboxId) -> Result<DeadWorker, Error> = Err(Error::Gone);
+        /// Replaces the server's connections to the worker. Where workers connect to the server, there is nothing to do.
+        fn reconnect(id: &'a ProviderId) -> Result<(), Error> = Ok(());
     }
     unsupported {
         /// Kills every process and keeps the files. For a graceful stop, the server uses the worker's link.
         fn stop(id: &'a ProviderId) -> (), "stop a sandbox and keep it";
+        /// Kills every process and starts the worker again over the same files.
+        fn restart_worker(id: &'a ProviderId) -> (), "restart a worker";
         fn pause(id: &'a ProviderId) -> (), "pause a sandbox";
         fn resume(id: &'a ProviderId) -> ProviderSandbox, "resume a paused sandbox";
         fn exec(id: &'a ProviderId, spec: &'a ExecSpec) -> ExecRef, "run commands";

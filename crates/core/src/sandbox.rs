@@ -3,6 +3,7 @@
 use crate::continuous::Continuous;
 use crate::git_settings::GitSettings;
 use crate::guardian::GuardianSettings;
+use crate::health::HealthSettings;
 use crate::id::SandboxId;
 use crate::policy::ToolPolicy;
 use crate::service::Service;
@@ -282,6 +283,8 @@ pub struct Settings {
     pub policy: Option<ToolPolicy>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guardian: Option<GuardianSettings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<HealthSettings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u32>,
     /// Tools available to the agent. Absent: all of its own.

@@ -8,6 +8,7 @@ mod api;
 pub mod app;
 mod auth;
 mod blobs;
+mod circuits;
 mod conductor;
 mod connections;
 mod cursor;
@@ -47,6 +48,7 @@ mod shares;
 pub mod state;
 mod telemetry;
 mod terminals;
+mod uses;
 mod worker_link;
 
 pub use data_dir::secure_data_dir;

@@ -65,6 +65,10 @@ impl Providers {
         Arc::clone(&self.providers[kind as usize])
     }
 
+    pub fn all(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
+        self.providers.iter()
+    }
+
     /// Providers whose sandboxes outlive the server, because the server only connects to their workers.
     pub fn with_local_workers(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
         self.providers.iter().filter(|provider| provider.capabilities().runs_agents())

@@ -2,11 +2,13 @@
 
 use crate::app::caches;
 use crate::app::sign_ins::idle_since;
+use crate::jobs::reaper::{self, Reaped};
 use crate::problem::Result;
 use crate::state::App;
 use atoll_api::GcReport;
 use atoll_core::time::Timestamp;
 use atoll_store::{blobs, idempotency, previews, retention, sign_ins, webhooks};
+use std::sync::Arc;
 use std::time::Duration;
 
 const PAGE_SIZE: i64 = 100;
@@ -15,10 +17,13 @@ const DELIVERY_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Time during which the link of an expired preview says so.
 const EXPIRED_PREVIEW_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-/// Removes expired data and set-up layers that are over their bound or of deleted projects.
-pub async fn collect_garbage(app: &App, dry_run: bool, all: bool) -> Result<GcReport> {
+/// Removes expired data, orphaned sandboxes, and set-up layers that are over their bound or of deleted projects.
+pub async fn collect_garbage(app: &Arc<App>, dry_run: bool, all: bool) -> Result<GcReport> {
     let swept = sweep_expired(app, dry_run, all).await?;
-    Ok(GcReport { caches: caches::sweep_caches(app, dry_run).await?, ..swept })
+    let Reaped { orphans, waiting, pins, lost } =
+        reaper::reap(app, &*app.providers()?, app.config.health.reap_grace, dry_run).await?;
+    let caches = caches::sweep_caches(app, dry_run).await?;
+    Ok(GcReport { caches, orphans, waiting_orphans: waiting, unused_pins: pins, lost_sandboxes: lost, ..swept })
 }
 
 /// Removes data older than the configured retention; with `all`, everything removable of ended sandboxes.

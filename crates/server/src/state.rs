@@ -5,6 +5,7 @@ use crate::app::{Outbox, Work};
 use crate::auth::tickets::{LINK_LIFETIME, TICKET_LIFETIME, Tickets};
 use crate::auth::{Caller, PrincipalKey, TokenCache};
 use crate::blobs::Blobs;
+use crate::circuits::Circuits;
 use crate::conductor::Conductor;
 use crate::egress::{Egress, parse_upstream_proxy};
 use crate::forge_access::ForgeClients;
@@ -13,6 +14,7 @@ use crate::gateway::Gateway;
 use crate::hub::Hub;
 use crate::ingest_gates::IngestGates;
 use crate::job_queue::JobQueue;
+use crate::jobs::reaper::KnownOrphans;
 use crate::keyed_locks::KeyedLocks;
 use crate::limiter::Limiter;
 use crate::options::Options;
@@ -24,6 +26,7 @@ use crate::secrets::Secrets;
 use crate::shares::{SharePermit, ShareUsedUp, Shares};
 use crate::telemetry::{self, Telemetry};
 use crate::terminals::Terminals;
+use crate::uses::SandboxUses;
 use atoll_config::Config;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::redact::Redactor;
@@ -49,6 +52,10 @@ pub struct App {
     pub secrets: Arc<Secrets>,
     pub agents: Arc<Agents>,
     pub terminals: Terminals,
+    /// Use of sandboxes by people.
+    pub uses: Arc<SandboxUses>,
+    pub circuits: Arc<Circuits>,
+    pub known_orphans: KnownOrphans,
     pub sandbox_locks: KeyedLocks<SandboxId>,
     /// Held by the sandbox that runs the set-up of a layer, by the layer's name.
     pub setup_locks: KeyedLocks<String>,
@@ -97,10 +104,8 @@ fn publish_outbox(
     egress: &Egress,
     gateway: &Gateway,
     blobs: &Blobs,
-    telemetry: &Telemetry,
     out: Outbox,
 ) {
-    out.spans.into_iter().for_each(|span| telemetry.record_span(span));
     if !out.blobs.is_empty() {
         blobs.mark_unreferenced(out.blobs);
     }
@@ -169,6 +174,9 @@ impl App {
             secrets,
             agents: Arc::new(Agents::new(options.agents.clone(), &options.config)),
             terminals: Terminals::default(),
+            uses: Arc::default(),
+            circuits: Arc::new(Circuits::new(options.config.health.breaker_policy())),
+            known_orphans: KnownOrphans::default(),
             sandbox_locks: KeyedLocks::default(),
             setup_locks: KeyedLocks::default(),
             workflow_locks: KeyedLocks::default(),
@@ -228,21 +236,35 @@ impl App {
     {
         let (now, steady, config) = (self.clock.now(), self.clock.steady_now(), Arc::clone(&self.config));
         let (secrets, agents) = (Arc::clone(&self.secrets), Arc::clone(&self.agents));
+        let circuits = Arc::clone(&self.circuits);
         let (gateway, informed) = (Arc::clone(&self.gateway), Arc::clone(&self.gateway));
         let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
         let (blobs, providers, public_url) = (self.blobs.clone(), self.providers()?, self.public_url.clone());
         let telemetry = self.telemetry.clone();
         let task_wake = Arc::clone(&self.task_wake);
         let (trace, span) = (telemetry::current_trace(), tracing::Span::current());
-        let publish = move |(value, out): (R, Outbox)| {
-            publish_outbox(&hub, &jobs, &task_wake, &egress, &informed, &blobs, &telemetry, out);
+        let publish = move |(value, mut out): (R, Outbox)| {
+            std::mem::take(&mut out.spans).into_iter().for_each(|span| telemetry.record_span(span));
+            publish_outbox(&hub, &jobs, &task_wake, &egress, &informed, &blobs, out);
             value
         };
         let done = self.store.write_then(
             async move |tx| {
                 let out = Outbox::default();
-                let mut transaction =
-                    Work { tx, out, now, steady, config, secrets, agents, gateway, providers, public_url, trace };
+                let mut transaction = Work {
+                    tx,
+                    out,
+                    now,
+                    steady,
+                    config,
+                    secrets,
+                    agents,
+                    gateway,
+                    providers,
+                    circuits,
+                    public_url,
+                    trace,
+                };
                 let value = work(&mut transaction).instrument(span).await?;
                 Ok((value, transaction.out))
             },

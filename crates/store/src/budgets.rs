@@ -65,3 +65,23 @@ pub async fn list_paused_agents(tx: &mut dyn Tx) -> Result<Vec<BudgetPausedAgent
     });
     waiting.collect()
 }
+
+/// A project with its budget.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BudgetedProject {
+    pub id: ProjectId,
+    pub budget: Budget,
+}
+
+pub async fn list_budgeted_projects(tx: &mut dyn Tx) -> Result<Vec<BudgetedProject>> {
+    let rows = tx.query("SELECT id, budget FROM projects WHERE budget IS NOT NULL ORDER BY id", &[]).await?;
+    rows.into_iter().map(|row| Ok(BudgetedProject { id: row.parse("id")?, budget: row.json("budget")? })).collect()
+}
+
+/// Lists the running sandboxes of a project whose agents wait for a message, the longest idle first.
+pub async fn list_idle_sandboxes(tx: &mut dyn Tx, project: ProjectId) -> Result<Vec<SandboxId>> {
+    let sql = "SELECT id FROM sandboxes WHERE project_id = ?1 AND state = 'running' AND activity = 'waiting_message'
+               AND limit_paused IS NULL ORDER BY work_at, id";
+    let rows = tx.query(sql, &[text_param(project)]).await?;
+    rows.into_iter().map(|row| row.parse("id")).collect()
+}

@@ -14,6 +14,7 @@ pub mod continuous;
 pub mod error;
 pub mod events;
 pub mod forge_logins;
+pub mod health;
 pub mod idempotency;
 pub mod interventions;
 pub mod jobs;

@@ -32,6 +32,7 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
     Migration { version: 23, sql: include_str!("../migrations/0023_tasks.sql") },
     Migration { version: 24, sql: include_str!("../migrations/0024_traces.sql") },
     Migration { version: 25, sql: include_str!("../migrations/0025_interventions.sql") },
+    Migration { version: 26, sql: include_str!("../migrations/0026_health.sql") },
 ];
 
 pub(crate) const LATEST_VERSION: i64 = MIGRATIONS[MIGRATIONS.len() - 1].version;

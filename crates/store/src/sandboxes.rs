@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::projects::ProjectFilter;
 use crate::sql::{Row, SqlParam, Tx, first_row, opt_text_param, opt_time_param, text_param, time_param};
 use atoll_core::agent_status::{AgentStatus, Signal};
+use atoll_core::health::PauseCause;
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
 use atoll_core::lifecycle::LifecyclePhase;
 use atoll_core::sandbox::{
@@ -54,6 +55,10 @@ pub struct SandboxRow {
     pub first_heartbeat: Option<Timestamp>,
     pub last_heartbeat: Option<Timestamp>,
     pub last_sample: Option<Timestamp>,
+    /// The last work event, by the steady clock.
+    pub work_at: Option<Timestamp>,
+    /// Why it is paused, if it is.
+    pub pause_cause: Option<PauseCause>,
     /// The current worker stream.
     pub stream: Option<Uuid>,
     pub boot: Option<i64>,
@@ -102,7 +107,7 @@ macro_rules! select {
              s.end_rule, s.state, s.ending, s.outcome, s.reason_code, s.reason_detail, s.results, s.activity, s.turn,
              s.turn_state, s.limit_paused, s.version, s.first_seq, s.last_seq, s.noise, s.heartbeats, s.first_heartbeat,
              s.last_heartbeat, s.last_sample, s.stream, s.boot, s.worker_left, s.drained, s.cost_model_micros,
-             s.cost_compute_micros, s.log_bytes, s.blob_bytes, s.dropped_events, s.rate_limited_until, s.setup, s.setup_environment, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
+             s.cost_compute_micros, s.log_bytes, s.blob_bytes, s.dropped_events, s.rate_limited_until, s.work_at, s.pause_cause, s.setup, s.setup_environment, s.created_by, s.created_at, s.updated_at, s.state_since, s.ended_at
              FROM sandboxes s ",
             $rest
         )
@@ -144,6 +149,8 @@ fn sandbox_from_row(row: Row) -> Result<SandboxRow> {
         blob_bytes: row.int("blob_bytes")?,
         dropped_events: row.int("dropped_events")?,
         rate_limited_until: row.opt_time("rate_limited_until")?,
+        work_at: row.opt_time("work_at")?,
+        pause_cause: row.opt_parse("pause_cause")?,
         setup: row.parse("setup")?,
         setup_environment: row.json("setup_environment")?,
         heartbeat_count: row.int("heartbeats")?,
@@ -165,7 +172,7 @@ fn sandbox_from_row(row: Row) -> Result<SandboxRow> {
 }
 
 /// Returns the mutable columns, in the order of `UPDATE` below.
-fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 34] {
+fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 36] {
     [
         text_param(s.id),
         s.version.into(),
@@ -201,6 +208,8 @@ fn mutable_column_params(s: &SandboxRow) -> [SqlParam<'_>; 34] {
         s.dropped_events.into(),
         opt_time_param(s.rate_limited_until),
         text_param(s.setup),
+        opt_time_param(s.work_at),
+        opt_text_param(s.pause_cause),
     ]
 }
 
@@ -209,7 +218,8 @@ const UPDATE_SANDBOX: &str = "UPDATE sandboxes SET version = version + 1, provid
     turn_state = ?13, first_seq = ?14, last_seq = ?15, noise = ?16, heartbeats = ?17, first_heartbeat = ?18,
     last_heartbeat = ?19, last_sample = ?20, stream = ?21, boot = ?22, drained = ?23, cost_model_micros = ?24,
     cost_compute_micros = ?25, updated_at = ?26, state_since = ?27, ended_at = ?28, worker_left = ?29,
-    limit_paused = ?30, log_bytes = ?31, dropped_events = ?32, rate_limited_until = ?33, setup = ?34
+    limit_paused = ?30, log_bytes = ?31, dropped_events = ?32, rate_limited_until = ?33, setup = ?34,
+    work_at = ?35, pause_cause = ?36
     WHERE id = ?1 AND version = ?2";
 
 pub async fn insert_sandbox(tx: &mut dyn Tx, s: &SandboxRow, labels: &BTreeMap<String, String>) -> Result<()> {
@@ -410,14 +420,6 @@ pub async fn count_by_activity(tx: &mut dyn Tx) -> Result<Vec<(Activity, i64)>> 
                WHERE state IN ('pending', 'creating', 'running', 'completing') GROUP BY activity";
     let rows = tx.query(sql, &[]).await?;
     rows.into_iter().map(|row| Ok((row.parse("activity")?, row.int("count")?))).collect()
-}
-
-/// Lists running sandboxes without a heartbeat since `before` that are not yet marked silent. Excludes paused ones.
-pub async fn list_silent_sandboxes(tx: &mut dyn Tx, before: Timestamp, limit: i64) -> Result<Vec<SandboxId>> {
-    let sql = "SELECT id FROM sandboxes WHERE state = 'running' AND activity NOT IN ('unreachable', 'paused')
-               AND last_heartbeat < ?1 ORDER BY id LIMIT ?2";
-    let rows = tx.query(sql, &[time_param(before), limit.into()]).await?;
-    rows.into_iter().map(|row| row.parse("id")).collect()
 }
 
 /// Moves the heartbeats before a jump of the wall clock by that jump, so that their age stays the same. `now` is the time

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::projects::ProjectFilter;
 use crate::sql::{Row, Tx, first_row, opt_text_param, text_param, time_param};
 use atoll_core::id::{ProjectId, SandboxId, SessionId};
+use atoll_core::sandbox::Reason;
 use atoll_core::session::SessionState;
 use atoll_core::time::Timestamp;
 
@@ -25,6 +26,8 @@ pub struct SessionRow {
     pub forked_from: Option<SessionId>,
     pub cost_micros: i64,
     pub next_position: i64,
+    /// Why a person has to look at it.
+    pub attention: Option<Reason>,
     /// Lists omit it.
     pub is_archived: bool,
     pub created_by: Option<String>,
@@ -36,7 +39,7 @@ macro_rules! select {
     ($rest:literal) => {
         concat!(
             "SELECT id, project_id, agent, title, branch, state, sandbox_id, last_sandbox_id, native_id, transcript,
-             forked_from, cost_micros, next_position, archived, created_by, created_at, updated_at FROM sessions ",
+             forked_from, cost_micros, next_position, attention, archived, created_by, created_at, updated_at FROM sessions ",
             $rest
         )
     };
@@ -57,6 +60,7 @@ fn session_from_row(row: Row) -> Result<SessionRow> {
         forked_from: row.opt_parse("forked_from")?,
         cost_micros: row.int("cost_micros")?,
         next_position: row.int("next_position")?,
+        attention: row.opt_json("attention")?,
         is_archived: row.bool("archived")?,
         created_by: row.opt_text("created_by")?,
         created_at: row.time("created_at")?,
@@ -92,7 +96,8 @@ pub async fn insert_session(tx: &mut dyn Tx, s: &SessionRow) -> Result<()> {
 pub async fn update_session(tx: &mut dyn Tx, s: &SessionRow) -> Result<()> {
     let sql = "UPDATE sessions SET agent = ?2, title = ?3, branch = ?4, state = ?5, sandbox_id = ?6,
                last_sandbox_id = ?7, native_id = ?8, transcript = ?9, cost_micros = ?10, next_position = ?11,
-               updated_at = ?12, archived = ?13 WHERE id = ?1";
+               updated_at = ?12, archived = ?13, attention = ?14 WHERE id = ?1";
+    let attention = s.attention.as_ref().map(serde_json::to_string).transpose().map_err(Error::internal)?;
     let params = [
         text_param(s.id),
         s.agent.as_deref().into(),
@@ -107,6 +112,7 @@ pub async fn update_session(tx: &mut dyn Tx, s: &SessionRow) -> Result<()> {
         s.next_position.into(),
         time_param(s.updated_at),
         s.is_archived.into(),
+        attention.as_deref().into(),
     ];
     match tx.execute(sql, &params).await? {
         1 => Ok(()),

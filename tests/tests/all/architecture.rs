@@ -191,3 +191,23 @@ fn no_file_exceeds_600_lines() {
         assert!(lines <= 600, "{file} has {lines} lines: split it");
     }
 }
+
+/// Every test that `docs/failures.md` names exists.
+#[test]
+fn every_failure_names_existing_tests() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let table = std::fs::read_to_string(root.join("docs/failures.md")).unwrap();
+    let rows: Vec<_> = table.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| where")).collect();
+    assert!(rows.len() > 15, "the table has its rows");
+    let listed = std::process::Command::new("git").args(["ls-files", "*.rs"]).current_dir(root).output();
+    let files = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let sources: String =
+        files.lines().map(|file| std::fs::read_to_string(root.join(file)).unwrap_or_default()).collect();
+    for row in rows {
+        let names: Vec<_> = row.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "a failure without a test: {row}");
+        for name in names {
+            assert!(sources.contains(&format!("fn {name}(")), "there is no test {name}");
+        }
+    }
+}

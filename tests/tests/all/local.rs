@@ -36,6 +36,7 @@ mod pause_and_usage;
 mod previews;
 mod protected;
 mod real_agents;
+mod recovery;
 mod refused_operations;
 mod registries;
 mod remote_repositories;

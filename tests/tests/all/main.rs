@@ -14,6 +14,7 @@ mod forge_double;
 mod forge_login;
 mod fuzz;
 mod guardian;
+mod health;
 mod hostile;
 mod inbox;
 mod kill;

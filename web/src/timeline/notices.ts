@@ -1,7 +1,7 @@
 import type { KnownEventType, StoredEvent } from "@/api/types";
 import { limitWord } from "@/sandboxes/status";
 import { dataOf, describeTool, listField, numberField, textField } from "@/sandboxes/steps";
-import { capitalize, formatCost } from "@/text/format";
+import { capitalize, formatCost, formatDuration } from "@/text/format";
 import { describeGit } from "./git-notices";
 import { attention, bad, ok, plain, type NoticeText } from "./notice-text";
 
@@ -11,6 +11,8 @@ const guardian = (text: string, detail = ""): NoticeText => ({ tone: "guardian",
 export function describeNotice(event: StoredEvent): NoticeText | null {
   return describeSandbox(event) ?? describeWork(event) ?? describeGit(event) ?? describeFiles(event);
 }
+
+const seconds = (count: number | null) => (count === null ? "" : formatDuration(count * 1000));
 
 function describeSandbox(event: StoredEvent): NoticeText | null {
   switch (event.type as KnownEventType) {
@@ -38,6 +40,26 @@ function describeSandbox(event: StoredEvent): NoticeText | null {
     }
     case "sandbox.disk_full":
       return bad("The disk is full", textField(dataOf<"sandbox.disk_full">(event), "text"));
+    case "sandbox.stalled":
+      return attention("The agent has done nothing", seconds(numberField(dataOf<"sandbox.stalled">(event), "without_work_s")));
+    case "sandbox.idle":
+      return plain("The sandbox was idle", dataOf<"sandbox.idle">(event).action === "pause" ? "paused until it is used" : "");
+    case "sandbox.work_saved":
+      return plain("The server saved the work", textField(dataOf<"sandbox.work_saved">(event), "problem"));
+    case "sandbox.provider_replaced":
+      return attention(`The provider ${textField(dataOf<"sandbox.provider_replaced">(event), "requested")} fails; the fallback took over`);
+    case "provider.circuit_opened":
+      return bad(`The provider ${textField(dataOf<"provider.circuit_opened">(event), "provider")} fails`, textField(dataOf<"provider.circuit_opened">(event), "detail"));
+    case "worker.unreachable":
+      return attention("The worker sends no heartbeats", seconds(numberField(dataOf<"worker.unreachable">(event), "silent_s")));
+    case "worker.reachable":
+      return plain("The worker sends heartbeats again");
+    case "worker.restarted":
+      return attention("The server restarted the silent worker over the same files");
+    case "session.restart_planned":
+      return plain("The session continues in another sandbox", seconds(numberField(dataOf<"session.restart_planned">(event), "delay_s")));
+    case "session.escalated":
+      return bad("Please look: Atoll does not restart the session any more", dataOf<"session.escalated">(event).reason?.detail ?? "");
     case "worker.lost":
       return bad("Events of the worker are lost", textField(dataOf<"worker.lost">(event), "detail"));
     case "worker.rejected":

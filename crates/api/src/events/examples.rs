@@ -328,4 +328,27 @@ pub const EXAMPLES: &[(&str, &str)] = &[
         r#"{"session_id":"ses_01k9z6m3q8e5t7v2x4y6a8b0cd","title":"Add a test","native_id":"0d6f2c1e","transcript":"9f86d081"}"#,
     ),
     ("session.forked", r#"{"session_id":"ses_01k9z6m3q8e5t7v2x4y6a8b0cd","fork":"ses_01k9z6m3q8e5t7v2x4y6a8b0ce"}"#),
+    ("worker.unreachable", r#"{"silent_s":45}"#),
+    ("worker.reachable", r#"{"silent_s":62}"#),
+    ("worker.restarted", r#"{"silent_s":120,"earlier":0}"#),
+    ("sandbox.stalled", r#"{"without_work_s":900}"#),
+    (
+        "sandbox.idle",
+        r#"{"idle_s":600,"action":"pause","saved":{"transcript":"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08","diff":{"blob":"60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752","bytes":1834}}}"#,
+    ),
+    ("sandbox.work_saved", r#"{"problem":"the provider is unreachable: it did not respond"}"#),
+    ("sandbox.provider_replaced", r#"{"requested":"docker","provider":"local"}"#),
+    (
+        "provider.circuit_opened",
+        r#"{"provider":"docker","failures":5,"until":"2026-01-02T03:05:05.000000Z","detail":"the provider is unreachable: the provider timed out"}"#,
+    ),
+    ("provider.circuit_closed", r#"{"provider":"docker"}"#),
+    (
+        "session.restart_planned",
+        r#"{"session_id":"ses_01k9z6m3q8e5t7v2x4y6a8b0cd","class":"provider","delay_s":10,"earlier":0}"#,
+    ),
+    (
+        "session.escalated",
+        r#"{"session_id":"ses_01k9z6m3q8e5t7v2x4y6a8b0cd","class":"agent_crash","reason":{"code":"agent_crashed","detail":"the agent ended with signal 11"},"restarts":3}"#,
+    ),
 ];

@@ -17,6 +17,7 @@ mod control_data;
 mod examples;
 mod forge_data;
 mod guardian_data;
+mod health_data;
 mod preview_data;
 #[cfg(feature = "openapi")]
 mod reference;
@@ -31,6 +32,7 @@ pub use control_data::*;
 pub use examples::EXAMPLES;
 pub use forge_data::*;
 pub use guardian_data::*;
+pub use health_data::*;
 pub use preview_data::*;
 #[cfg(feature = "openapi")]
 pub use reference::{AnyEvent, add_event_schemas, reference_page};

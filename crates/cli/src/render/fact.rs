@@ -1,6 +1,7 @@
 //! Sentences for events that neither the run view nor the readable log shows in a form of its own. Pure.
 
 use super::branch_workflow_fact::describe_workflow_event;
+use super::health_fact::describe_health_event;
 use super::plain_value::describe_value;
 use super::task_fact::describe_task_event;
 use super::tool_input::describe_input;
@@ -34,7 +35,7 @@ impl Fact {
         Self { is_warning: true, ..Self::note(head) }
     }
 
-    fn with_body(self, body: impl Into<String>) -> Self {
+    pub(super) fn with_body(self, body: impl Into<String>) -> Self {
         Self { body: body.into(), ..self }
     }
 }
@@ -140,7 +141,11 @@ pub fn describe_fact(event: &LogEvent) -> Option<Fact> {
             Fact::warning(join_detail("the server rejected an event of the worker", &rejection.detail))
         }
         EventData::Unknown { event_type, data } => describe_unknown(event, event_type, data.get()),
-        data => return describe_workflow_event(data).or_else(|| describe_task_event(data)),
+        data => {
+            return describe_workflow_event(data)
+                .or_else(|| describe_task_event(data))
+                .or_else(|| describe_health_event(data));
+        }
     })
 }
 

@@ -8,6 +8,7 @@ pub mod event_line;
 pub mod event_paragraph;
 pub mod fact;
 pub mod fields;
+mod health_fact;
 pub mod markdown;
 pub mod patch;
 pub mod plain_value;

@@ -81,6 +81,8 @@ impl SettingFlags {
             limits: limits.settings(),
             policy: agent.policy.clone(),
             guardian: agent.guardian(),
+            health: sandbox.health(),
+            fallback_provider: sandbox.fallback_provider,
             timeout_s: sandbox.timeout,
             tools: (!agent.tools.is_empty()).then(|| agent.tools.clone()),
             denied_tools: agent.denied_tools.clone(),

@@ -2,6 +2,7 @@
 
 use crate::arguments::{parse_pair, parse_repository, parse_word, provider_parser};
 use crate::failure::{Failure, Result};
+use atoll_core::health::{HealthSettings, IdleAction, RestartMode};
 use atoll_core::sandbox::{IsolationTier, ProviderKind, Repo, Resources};
 use atoll_core::setup::SetupRequest;
 use std::path::{Path, PathBuf};
@@ -81,6 +82,18 @@ pub struct SandboxFlags {
     /// Stop after this many seconds
     #[arg(long, alias = "timeout-s", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: Option<u32>,
+    /// Provider to use while the other one fails
+    #[arg(long, value_name = "NAME", value_parser = provider_parser())]
+    pub fallback_provider: Option<ProviderKind>,
+    /// Time without work after which a waiting sandbox is idle; 0 is never [default: health.idle_after]
+    #[arg(long, value_name = "SECONDS")]
+    idle_after: Option<u32>,
+    /// What happens to an idle sandbox: pause, end or keep [default: health.idle_action]
+    #[arg(long, value_name = "ACTION", value_parser = parse_word::<IdleAction>)]
+    idle_action: Option<IdleAction>,
+    /// What follows a failure with unfinished work: never or on_failure [default: health.restart]
+    #[arg(long, value_name = "MODE", value_parser = parse_word::<RestartMode>)]
+    restart: Option<RestartMode>,
 }
 
 impl SandboxFlags {
@@ -113,6 +126,17 @@ impl SandboxFlags {
             sparse: sparse.clone(),
             ..parse_repository(directory)?
         }))
+    }
+
+    /// The settings of health; `None` without any flag.
+    pub fn health(&self) -> Option<HealthSettings> {
+        let settings = HealthSettings {
+            idle_after_s: self.idle_after,
+            idle_action: self.idle_action,
+            restart: self.restart,
+            stalled_after_s: None,
+        };
+        (settings != HealthSettings::default()).then_some(settings)
     }
 
     /// The set-up of the request; `None` without any flag.

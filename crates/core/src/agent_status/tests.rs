@@ -107,7 +107,7 @@ fn events_and_heartbeats_report_the_activity() {
 #[test]
 fn a_pause_outlasts_reports_and_resumes_to_the_current_turn() {
     let (open, done) = (TurnState::Open, TurnState::Done);
-    let paused = status(Paused, Some(1), open);
+    let (paused, stalled) = (status(Paused, Some(1), open), status(Stalled, Some(1), open));
     check(&[
         (status(Working, Some(1), open), Signal::Paused, paused),
         (paused, event(Working), paused),
@@ -120,6 +120,16 @@ fn a_pause_outlasts_reports_and_resumes_to_the_current_turn() {
         (at_limit(Paused, open), Signal::Resumed, at_limit(LimitPaused, open)),
         (paused, Signal::WorkerLeft, status(Unreachable, Some(1), open)),
         (status(Working, Some(1), open), Signal::HeartbeatsMissed, status(Unreachable, Some(1), open)),
+        (status(Unreachable, Some(1), open), Signal::HeartbeatsReturned, status(Working, Some(1), open)),
+        (status(Unreachable, Some(1), done), Signal::HeartbeatsReturned, status(WaitingMessage, Some(1), done)),
+        (paused, Signal::HeartbeatsReturned, paused),
+        (status(Working, Some(1), open), Signal::WorkMissing, stalled),
+        (status(WaitingMessage, Some(1), done), Signal::WorkMissing, status(WaitingMessage, Some(1), done)),
+        (at_limit(LimitPaused, open), Signal::WorkMissing, at_limit(LimitPaused, open)),
+        (stalled, heartbeat(Working), stalled),
+        (stalled, heartbeat(WaitingMessage), status(WaitingMessage, Some(1), open)),
+        (stalled, Signal::Paused, paused),
+        (stalled, event(Working), status(Working, Some(1), open)),
     ]);
 }
 

@@ -34,15 +34,24 @@ pub enum Failure {
     Permanent(FailureClass),
 }
 
+impl Failure {
+    /// The class of the failure. A provider's quota is the provider's.
+    pub const fn class(self) -> FailureClass {
+        match self {
+            Self::Quota => FailureClass::Provider,
+            Self::Retryable(class) | Self::Permanent(class) => class,
+        }
+    }
+}
+
 /// Classifies the reason code of a failed sandbox, or the code of a refused creation.
 pub fn classify_failure(code: &str) -> Failure {
     use Failure::{Permanent, Quota, Retryable};
     match code {
         "provider_exhausted" => Quota,
-        "provider_unreachable" | "provider_busy" | "provider_gone" | "provider_cache_gone" | "sandbox_lost" => {
-            Retryable(FailureClass::Provider)
-        }
         "provider_refused" | "provider_unsupported" | "provider_no_input" => Permanent(FailureClass::Provider),
+        "sandbox_lost" | "worker_unresponsive" => Retryable(FailureClass::Provider),
+        code if code.starts_with("provider_") => Retryable(FailureClass::Provider),
         "create_timeout" | "setup_failed" | "service_failed" | "not_picked_up" => Retryable(FailureClass::SetUp),
         "source_failed" | "agent_missing" | "agent_not_started" | "request_refused" => Permanent(FailureClass::SetUp),
         "out_of_memory" => Retryable(FailureClass::OutOfMemory),
@@ -138,6 +147,8 @@ mod tests {
         for (code, failure) in [
             ("provider_exhausted", Failure::Quota),
             ("provider_unreachable", Failure::Retryable(FailureClass::Provider)),
+            ("provider_failing", Failure::Retryable(FailureClass::Provider)),
+            ("worker_unresponsive", Failure::Retryable(FailureClass::Provider)),
             ("sandbox_lost", Failure::Retryable(FailureClass::Provider)),
             ("provider_refused", Failure::Permanent(FailureClass::Provider)),
             ("create_timeout", Failure::Retryable(FailureClass::SetUp)),

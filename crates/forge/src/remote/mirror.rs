@@ -329,6 +329,42 @@ fn parse_head(answer: &str) -> RemoteHead {
     head
 }
 
+/// A ref that keeps a commit of a mirror for a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pin {
+    mirror: PathBuf,
+    sandbox: String,
+}
+
+impl Pin {
+    /// Lists the pins of all mirrors below `root`.
+    pub fn list_all(root: &Path) -> Vec<Self> {
+        let mirrors = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+        mirrors.filter(|mirror| mirror.join("HEAD").exists()).flat_map(|mirror| Self::list(&mirror)).collect()
+    }
+
+    fn list(mirror: &Path) -> Vec<Self> {
+        let listed = HostRepository::open_mirror(mirror, GitLimits::default()).and_then(|repository| {
+            Ok(repository.run_lookup(["for-each-ref", "--format=%(refname)", KEEP_PREFIX])?.require_success()?)
+        });
+        let Ok(output) = listed else { return Vec::new() };
+        let names = String::from_utf8_lossy(&output.stdout).into_owned();
+        let sandboxes = names.lines().filter_map(|name| name.strip_prefix(KEEP_PREFIX));
+        sandboxes.map(|sandbox| Self { mirror: mirror.to_owned(), sandbox: sandbox.to_owned() }).collect()
+    }
+
+    pub fn sandbox(&self) -> &str {
+        &self.sandbox
+    }
+
+    pub fn remove(&self) -> Result<(), Error> {
+        let name = pin_name(&self.sandbox)?;
+        let repository = HostRepository::open_mirror(&self.mirror, GitLimits::default())?;
+        repository.run_lookup(["update-ref", "-d", "--", &name])?.require_success()?;
+        Ok(())
+    }
+}
+
 fn pin_name(sandbox: &str) -> Result<String, Error> {
     let is_plain = sandbox.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
     if !is_plain || sandbox.is_empty() {

@@ -21,7 +21,7 @@ pub use credential::{DEFAULT_TOKEN_USER, RemoteCredential};
 pub use error::{RemoteError, RemoteFailure};
 pub use large_file_access::{LargeFileAccess, request_large_file_access};
 pub(crate) use mirror::REMOTE_PREFIX;
-pub use mirror::{Mirror, MirrorFetch, MirrorOptions};
+pub use mirror::{Mirror, MirrorFetch, MirrorOptions, Pin};
 pub use push::{Lease, PushOutcome, delete_branch, push_commit};
 pub use push_refusal::PushRefusal;
 pub use url::{InvalidUrl, Protocol, RemoteUrl};

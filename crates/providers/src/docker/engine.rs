@@ -5,7 +5,7 @@ use atoll_core::provider::{CommandExit, Error};
 use bollard::models::{ContainerState, ContainerStateStatusEnum as Status, ContainerSummaryStateEnum};
 use bollard::query_parameters::{
     InspectContainerOptions, KillContainerOptions, ListContainersOptions, LogsOptions, RemoveContainerOptions,
-    RemoveVolumeOptions,
+    RemoveVolumeOptions, StartContainerOptions,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
 use futures_util::StreamExt;
@@ -151,6 +151,11 @@ impl Engine {
             }
             sleep(POLL_INTERVAL).await;
         }
+    }
+
+    pub(super) async fn start_container(&self, name: &str) -> Result<(), Error> {
+        let started = self.client().await?.start_container(name, None::<StartContainerOptions>).await;
+        started.map_err(|error| self.translate_error(&error))
     }
 
     /// Removes a container with its processes and anonymous volumes, and waits until it is gone.

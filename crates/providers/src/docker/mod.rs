@@ -342,6 +342,25 @@ impl ImplementProvider for Docker {
         self.engine.kill_container(&self.find_dir(id)?.container_name()).await
     }
 
+    async fn reconnect(&self, id: &ProviderId) -> Result<(), Error> {
+        let dir = self.find_dir(id)?;
+        let phase = self.container_phase(&dir).await?;
+        self.disconnect_worker(id);
+        self.ensure_connected(&dir, phase);
+        Ok(())
+    }
+
+    async fn restart_worker(&self, id: &ProviderId) -> Result<(), Error> {
+        let dir = self.find_dir(id)?;
+        // Without a link, the end of the old worker is not reported as a death.
+        self.disconnect_worker(id);
+        self.commands.forget_sandbox(id);
+        self.engine.kill_container(&dir.container_name()).await?;
+        self.engine.start_container(&dir.container_name()).await?;
+        self.ensure_connected(&dir, Some(ContainerPhase::Running));
+        Ok(())
+    }
+
     async fn pause(&self, id: &ProviderId) -> Result<(), Error> {
         let dir = self.find_dir(id)?;
         match self.container_phase(&dir).await? {

@@ -110,6 +110,29 @@ impl ImplementProvider for Local {
         self.call_launcher(move |launcher| launcher.kill_sandbox(&name)).await
     }
 
+    async fn reconnect(&self, id: &ProviderId) -> Result<(), Error> {
+        let info = self.find_info(id).await?;
+        self.disconnect_worker(id);
+        if info.is_alive {
+            self.ensure_connected(&info);
+        }
+        Ok(())
+    }
+
+    async fn restart_worker(&self, id: &ProviderId) -> Result<(), Error> {
+        let name = self.find_info(id).await?.name;
+        // Without a link, the end of the old worker is not reported as a death.
+        self.disconnect_worker(id);
+        self.commands.forget_sandbox(id);
+        let restart = move |launcher: &atoll_jail::Launcher| {
+            launcher.kill_sandbox(&name)?;
+            launcher.start_worker(&name)
+        };
+        let info = self.call_launcher(restart).await?;
+        self.ensure_connected(&info);
+        Ok(())
+    }
+
     async fn pause(&self, id: &ProviderId) -> Result<(), Error> {
         let name = self.find_info(id).await?.name;
         self.commands.pause_with(id, self.call_launcher(move |launcher| launcher.pause_sandbox(&name))).await.map(drop)

@@ -50,10 +50,10 @@ pub async fn attach_command(
 }
 
 fn to_ndjson(output: AttachedCommand) -> Response {
-    let AttachedCommand { id, events, viewer } = output;
+    let AttachedCommand { id, events, viewer, in_use } = output;
     let lines = events.map(move |event| {
         // The stream owns the viewer, which leaves when the response ends.
-        let _viewer = &viewer;
+        let _viewer = (&viewer, &in_use);
         let line = match event {
             Ok(ExecEvent::Output { stream, data, cursor }) => match std::str::from_utf8(&data) {
                 Ok(text) => ExecOutput::Text { stream, data: text.to_owned(), cursor },

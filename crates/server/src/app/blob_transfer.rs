@@ -28,6 +28,11 @@ pub async fn store_content(app: &App, id: SandboxId, sha256: &str, body: Body) -
         return Err(Problem::not_found("blob"));
     }
     require_open_stream(app, id).await?;
+    store_own_content(app, id, sha256, body).await
+}
+
+/// Stores a blob of the server itself, also after the sandbox's end.
+pub async fn store_own_content(app: &App, id: SandboxId, sha256: &str, body: Body) -> Result<i64> {
     let mut turn = app.blob_gates.enter(id).await?;
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     // A refused blob does not wait: the events behind it do, and a batch can name many blobs.

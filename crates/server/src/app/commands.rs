@@ -1,12 +1,13 @@
 //! Commands and terminals in sandboxes.
 
-use super::targets::find_running_target;
+use super::targets::{find_running_target, find_unused_target};
 use crate::auth::Caller;
 use crate::auth::access::{Access, CanSee, CanWork, Permission};
 use crate::extract::drain_body;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
 use crate::terminals::TerminalViewer;
+use crate::uses::UseGuard;
 use atoll_api::{Exec, ExecInput, ExecList, NewExec, TerminalSize};
 use atoll_core::bounds;
 use atoll_core::id::SandboxId;
@@ -89,6 +90,8 @@ pub struct AttachedCommand {
     pub events: ExecStream,
     /// Keeps the terminal open as long as the response is read.
     pub viewer: Option<TerminalViewer>,
+    /// The sandbox is in use as long as the response is read.
+    pub in_use: UseGuard,
 }
 
 /// The reference to a command by its id.
@@ -144,7 +147,7 @@ pub async fn start_command(app: &Arc<App>, access: CanWork<SandboxId>, new: NewE
     }
     let viewer = spec.terminal.map(|_| TerminalViewer::enter(app, target.row.provider, &exec));
     let events = target.provider.attach(&exec, 0).await.map_err(to_command_problem)?;
-    Ok(AttachedCommand { id: exec.exec, events, viewer })
+    Ok(AttachedCommand { id: exec.exec, events, viewer, in_use: app.uses.begin(access.id) })
 }
 
 pub async fn attach_command(
@@ -155,7 +158,7 @@ pub async fn attach_command(
 ) -> Result<AttachedCommand> {
     let command = find_command(app, &access, exec).await?;
     let events = command.provider.attach(&command.exec, cursor).await.map_err(to_command_problem)?;
-    Ok(AttachedCommand { id: command.exec.exec, events, viewer: None })
+    Ok(AttachedCommand { id: command.exec.exec, events, viewer: None, in_use: app.uses.begin(access.id) })
 }
 
 fn view_exec(info: ExecInfo, now: Timestamp) -> Exec {
@@ -172,7 +175,7 @@ fn view_exec(info: ExecInfo, now: Timestamp) -> Exec {
 
 /// Lists running and recently ended commands, oldest first.
 pub async fn list_commands(app: &App, access: CanSee<SandboxId>) -> Result<ExecList> {
-    let target = find_running_target(app, &access).await?;
+    let target = find_unused_target(app, &access).await?;
     let infos = target.provider.execs(&target.id).await?;
     let now = app.clock.now();
     Ok(ExecList { items: infos.into_iter().map(|info| view_exec(info, now)).collect() })

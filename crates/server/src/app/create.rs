@@ -10,7 +10,7 @@ use crate::idempotency::{IdempotencyKey, JsonResponse};
 use crate::job_queue::CLAIM_DURATION;
 use crate::problem::{Code, Problem, Result};
 use crate::state::App;
-use atoll_api::events::{EventData, SandboxPending, SessionOpened, SessionResumed};
+use atoll_api::events::{EventData, ProviderReplaced, SandboxPending, SessionOpened, SessionResumed};
 use atoll_api::{NewSandbox, SandboxPreview};
 use atoll_core::agent::DEMO_AGENT;
 use atoll_core::agent_status::AgentStatus;
@@ -102,6 +102,7 @@ pub async fn create_first_sandbox(work: &mut Work<'_>, plan: SandboxPlan) -> Res
         forked_from: None,
         cost_micros: 0,
         next_position: 0,
+        attention: None,
         is_archived: false,
         created_by: Some(plan.actor.clone()),
         created_at: work.now,
@@ -180,6 +181,8 @@ async fn insert_sandbox(
         first_heartbeat: None,
         last_heartbeat: None,
         last_sample: None,
+        work_at: None,
+        pause_cause: None,
         stream: None,
         boot: None,
         worker_has_exited: false,
@@ -199,6 +202,7 @@ async fn insert_sandbox(
     session.sandbox_id = Some(sandbox.id);
     session.last_sandbox_id = Some(sandbox.id);
     session.is_archived = false;
+    session.attention = None;
     session.agent = sandbox.agent.clone();
     session.updated_at = work.now;
     sessions::update_session(work.tx, session).await?;
@@ -213,7 +217,12 @@ async fn insert_sandbox(
     let opened = by(session_event(session).into_event(work.now));
     let pending = EventData::SandboxPending(SandboxPending { state: SandboxState::Pending });
     let pending = by(pending.into_event(work.now));
-    work.log(&mut sandbox, vec![opened, pending]).await?;
+    let (requested, provider) = (plan.replaced_provider, plan.provider);
+    let replaced =
+        requested.map(|requested| EventData::SandboxProviderReplaced(ProviderReplaced { requested, provider }));
+    let mut events = vec![opened, pending];
+    events.extend(replaced.map(|data| data.into_event(work.now)));
+    work.log(&mut sandbox, events).await?;
     sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
 
     if let Some(content) = plan.prompt {

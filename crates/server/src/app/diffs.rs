@@ -41,6 +41,11 @@ pub async fn read_patch(app: &App, access: CanSee<SandboxId>, query: DiffQuery) 
     }
 }
 
+/// Returns the patch of all changes in a sandbox whose files exist, for the server itself.
+pub async fn read_whole_patch(app: &App, row: &SandboxRow) -> Result<Vec<u8>> {
+    compare_work(app, row, DiffQuery::default(), true).await
+}
+
 /// Lists the changed files, sorted by path.
 pub async fn list_changes(app: &App, access: CanSee<SandboxId>, query: DiffQuery) -> Result<Diff> {
     let limit = page_size(query.limit, MAX_FILES_PER_PAGE, MAX_FILES_PER_PAGE)?;

@@ -6,6 +6,7 @@ use crate::gateway::registry_addresses;
 use crate::problem::Result;
 use crate::samples::FINE_SAMPLES_TIME;
 use crate::state::App;
+use atoll_api::events::{EventData, WorkerSilence};
 use atoll_core::agent_status::{Signal, is_reported_by_events};
 use atoll_core::id::SandboxId;
 use atoll_core::lifecycle::Trigger;
@@ -69,6 +70,13 @@ async fn count_unstored_events(work: &mut Work<'_>, id: SandboxId, beat: &Heartb
 
 /// Counts the heartbeat; the first one after set-up moves the sandbox to `running`.
 pub async fn mark_alive(work: &mut Work<'_>, session: &mut SessionRow, sandbox: &mut SandboxRow) -> Result<()> {
+    if sandbox.status.activity() == Activity::Unreachable
+        && let Some(last) = sandbox.last_heartbeat
+        && sandbox.apply_signal(Signal::HeartbeatsReturned)
+    {
+        let silence = WorkerSilence { silent_s: work.now.elapsed_since(last).as_secs() };
+        work.log(sandbox, vec![EventData::WorkerReachable(silence).into_event(work.now)]).await?;
+    }
     sandbox.heartbeat_count += 1;
     sandbox.first_heartbeat = sandbox.first_heartbeat.or(Some(work.now));
     sandbox.last_heartbeat = Some(work.now);
@@ -177,8 +185,10 @@ pub async fn record_plain_heartbeat(work: &mut Work<'_>, id: SandboxId) -> Resul
 /// Marks a sandbox unreachable if its last heartbeat is older than `before`.
 pub async fn mark_unreachable(work: &mut Work<'_>, id: SandboxId, before: atoll_core::time::Timestamp) -> Result<()> {
     let (_, mut sandbox) = work.lock_sandbox(id).await?;
-    let silent = sandbox.last_heartbeat.is_some_and(|last| last < before);
-    if silent && sandbox.apply_signal(Signal::HeartbeatsMissed) {
+    let Some(last) = sandbox.last_heartbeat.filter(|last| *last < before) else { return Ok(()) };
+    if sandbox.apply_signal(Signal::HeartbeatsMissed) {
+        let silence = WorkerSilence { silent_s: work.now.elapsed_since(last).as_secs() };
+        work.log(&mut sandbox, vec![EventData::WorkerUnreachable(silence).into_event(work.now)]).await?;
         sandbox.updated_at = work.now;
         sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
         work.out.states.push((sandbox.id, sandbox.state));

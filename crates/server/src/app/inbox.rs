@@ -1,6 +1,6 @@
 //! The inbox: sending, leasing and acknowledging messages. `atoll_core::inbox::apply_delivery_input` decides; this module stores.
 
-use super::{Work, continuous, fence, lifecycle};
+use super::{Work, continuous, fence, lifecycle, pausing};
 use crate::metrics::record_seconds;
 use crate::problem::{Problem, Result};
 use crate::state::App;
@@ -10,9 +10,11 @@ use atoll_core::bounds;
 use atoll_core::event::{EventSource, NewEvent};
 use atoll_core::id::{LeaseId, MessageId, SandboxId, SessionId};
 use atoll_core::inbox::{DeliveryError, DeliveryInput, DeliveryState, Lease, apply_delivery_input};
+use atoll_core::job::JobKind;
 use atoll_core::message::{Delivery, MessageState, MessageType};
 
 use atoll_protocol::{Ack, LeaseAnswer, LeaseRequest, LeasedMessage, Nack};
+use atoll_store::jobs;
 use atoll_store::messages::{self, MessageRow};
 use atoll_store::sandboxes::{self, SandboxRow};
 use atoll_store::sessions::{self, SessionRow};
@@ -114,9 +116,20 @@ pub async fn queue_message(work: &mut Work<'_>, session: &mut SessionRow, draft:
     {
         continuous::record_interrupt(work, &mut sandbox).await?;
     }
+    wake_sandbox(work, session).await?;
     work.out.inboxes.push(session.id);
     metrics::counter!(crate::metrics::MESSAGES_QUEUED).increment(1);
     Ok(message)
+}
+
+/// Wakes the session's sandbox if it was paused because it was idle.
+async fn wake_sandbox(work: &mut Work<'_>, session: &SessionRow) -> Result<()> {
+    let Some(live) = session.sandbox_id else { return Ok(()) };
+    if sandboxes::find_sandbox(work.tx, live).await?.is_some_and(|row| pausing::is_asleep(&row)) {
+        jobs::schedule_job_if_absent(work.tx, JobKind::Wake, live, work.steady).await?;
+        work.out.jobs = true;
+    }
+    Ok(())
 }
 
 /// Changes to a queued message.
@@ -313,6 +326,7 @@ async fn record_ack(work: &mut Work<'_>, id: SandboxId, message: MessageId, ack:
     if apply_step(&mut message, DeliveryInput::Ack { lease, delivery_method: ack.how, turn: ack.turn }, work)? {
         messages::update_message(work.tx, &message).await?;
         sandbox.apply_signal(Signal::MessageAcknowledged { how: ack.how, turn: ack.turn });
+        sandbox.work_at = Some(work.steady);
         let event = state_event(EventData::MessageAcknowledged, work, &message);
         work.log(&mut sandbox, vec![event]).await?;
         let how = ack.how.as_str();

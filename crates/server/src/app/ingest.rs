@@ -16,7 +16,7 @@ use atoll_core::bounds;
 use atoll_core::event::{EventSource, EventType, NewEvent, kind};
 use atoll_core::id::SandboxId;
 use atoll_core::log_quota::{self, LogUsage};
-use atoll_core::observation::{Observation, observe_event};
+use atoll_core::observation::{Observation, is_work, observe_event};
 use atoll_core::redact::Redactor;
 use atoll_core::time::Timestamp;
 use atoll_protocol::{Batch, BatchAnswer, BatchEvent, BatchEventKey, Rejected};
@@ -260,6 +260,9 @@ async fn append_events(
         let warning = limits::observe_event(sandbox, &event);
         let nudge = guardian::nudge_for_event(&event);
         let (turn, source, at) = (event.turn, event.source, event.at);
+        if is_work(event.event_type.as_str()) {
+            sandbox.work_at = Some(work.steady);
+        }
         if event.event_type.as_str() == kind::AGENT_RATE_LIMITED {
             let limited = serde_json::from_str::<AgentRateLimited>(event.data.get()).ok();
             sandbox.rate_limited_until = limited.and_then(|limited| limited.until);

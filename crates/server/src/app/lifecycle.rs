@@ -1,6 +1,6 @@
 //! Applies triggers to a sandbox: the state machine's step, the row, the event and the jobs, in one transaction.
 
-use super::{Work, branch_workflow, continuous, fence, task_work, traces};
+use super::{Work, branch_workflow, continuous, fence, restarts, task_work, traces};
 use crate::metrics::record_seconds;
 use crate::problem::Result;
 use atoll_api::events::{EventData, SandboxPending, SandboxTransition, WorkerLost};
@@ -43,6 +43,8 @@ pub async fn apply_trigger(
     actor: Option<String>,
 ) -> Result<()> {
     let step = next(sandbox.phase(), trigger)?;
+    let is_failure = matches!(trigger, Trigger::WorkFailed | Trigger::CreationFailed | Trigger::SetupFailed);
+    let is_unfinished = is_failure && restarts::has_unfinished_work(work, session, sandbox).await?;
     if sandbox.state == SandboxState::Running {
         continuous::record_sandbox_end(work, sandbox).await?;
     }
@@ -68,6 +70,8 @@ pub async fn apply_trigger(
     sandbox.ending = step.to.pending_outcome;
     sandbox.apply_signal(Signal::StateEntered);
     sandbox.state_since = work.now;
+    sandbox.work_at = Some(work.steady);
+    sandbox.pause_cause = None;
     if step.outcome.is_some() {
         sandbox.outcome = step.outcome;
         sandbox.ended_at = Some(work.now);
@@ -99,6 +103,9 @@ pub async fn apply_trigger(
         jobs::schedule_job(work.tx, JobKind::FlushGrace, sandbox.id, work.steady + work.config.sandbox.flush_grace)
             .await?;
     }
+    if is_unfinished {
+        restarts::plan_restart(work, session, sandbox).await?;
+    }
     work.out.states.push((sandbox.id, sandbox.state));
     if sandbox.state.has_ended() {
         task_work::record_sandbox_end(work, session, sandbox).await?;
@@ -108,7 +115,7 @@ pub async fn apply_trigger(
 
 /// Cancels the jobs of a sandbox that has ended.
 async fn cancel_deadlines(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<()> {
-    const OF_A_LIFE: [JobKind; 10] = [
+    const OF_A_LIFE: [JobKind; 13] = [
         JobKind::Create,
         JobKind::CreateTimeout,
         JobKind::Timeout,
@@ -119,6 +126,9 @@ async fn cancel_deadlines(work: &mut Work<'_>, sandbox: &SandboxRow) -> Result<(
         JobKind::TaskWarning,
         JobKind::TaskInterrupt,
         JobKind::TaskEnd,
+        JobKind::RecoverWorker,
+        JobKind::EndIdle,
+        JobKind::Wake,
     ];
     for kind in OF_A_LIFE {
         jobs::cancel_job(work.tx, kind, sandbox.id).await?;

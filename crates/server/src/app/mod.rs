@@ -19,6 +19,7 @@ pub mod forges;
 pub mod guardian;
 pub mod health;
 pub mod heartbeat;
+pub mod idle;
 pub mod inbox;
 pub mod ingest;
 pub mod lease_wait;
@@ -36,10 +37,12 @@ pub mod previews;
 mod pricing;
 pub mod projects;
 pub mod provider_list;
+pub mod restarts;
 pub mod results;
 pub mod row_wait;
 pub mod sandbox_plan;
 pub mod sandboxes;
+pub mod saved_work;
 pub mod secrets;
 pub mod services;
 pub mod sessions;
@@ -110,6 +113,7 @@ pub struct Work<'t> {
     pub agents: std::sync::Arc<crate::agents::Agents>,
     pub gateway: std::sync::Arc<crate::gateway::Gateway>,
     pub providers: std::sync::Arc<crate::providers::Providers>,
+    pub circuits: std::sync::Arc<crate::circuits::Circuits>,
     /// The server's own URL.
     pub public_url: String,
     /// The trace of the request or job.

@@ -9,10 +9,19 @@ use atoll_store::sandboxes;
 use std::sync::Arc;
 
 pub async fn record_notice(app: Arc<App>, id: SandboxId, notice: SandboxNotice) {
+    record(&app, id, notice, false).await;
+}
+
+/// Like `record_notice`, also for a sandbox that has ended.
+pub async fn record_notice_of_any(app: &App, id: SandboxId, notice: SandboxNotice) {
+    record(app, id, notice, true).await;
+}
+
+async fn record(app: &App, id: SandboxId, notice: SandboxNotice, also_ended: bool) {
     let data = notice_data(&notice);
     let written = app.write(async move |work| {
         let (_, mut sandbox) = work.lock_sandbox(id).await?;
-        if sandbox.state.is_live() {
+        if also_ended || sandbox.state.is_live() {
             work.log(&mut sandbox, vec![data.into_event(work.now)]).await?;
             sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
         }

@@ -10,6 +10,7 @@ use crate::state::App;
 use atoll_api::events::{EventData, SandboxActivity};
 use atoll_core::agent_status::Signal;
 use atoll_core::event::{EventSource, NewEvent};
+use atoll_core::health::PauseCause;
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
 use atoll_core::sandbox::{Activity, SandboxState};
@@ -41,11 +42,11 @@ pub fn require_not_paused(sandbox: &SandboxRow) -> Result<()> {
 }
 
 pub async fn mark_paused(work: &mut Work<'_>, id: SandboxId, by: Pauser) -> Result<SandboxRow> {
-    apply_pause(work, id, Signal::Paused, EventData::SandboxPaused, by).await
+    apply_pause(work, id, Some(by.cause()), by).await
 }
 
 pub async fn mark_resumed(work: &mut Work<'_>, id: SandboxId, actor: String) -> Result<SandboxRow> {
-    apply_pause(work, id, Signal::Resumed, EventData::SandboxResumed, Pauser::Person(actor)).await
+    apply_pause(work, id, None, Pauser::Person(actor)).await
 }
 
 /// The component or person that pauses or resumes a sandbox.
@@ -53,6 +54,8 @@ pub async fn mark_resumed(work: &mut Work<'_>, id: SandboxId, actor: String) -> 
 pub enum Pauser {
     Person(String),
     Guardian,
+    /// The server pauses an idle sandbox until a person uses it or it gets a message.
+    Health,
 }
 
 impl Pauser {
@@ -60,21 +63,34 @@ impl Pauser {
         match self {
             Self::Person(actor) => event.with_source(EventSource::User, Some(actor)),
             Self::Guardian => event.with_source(EventSource::Guardian, None),
+            Self::Health => event.with_source(EventSource::System, None),
+        }
+    }
+
+    const fn cause(&self) -> PauseCause {
+        match self {
+            Self::Person(_) => PauseCause::Person,
+            Self::Guardian => PauseCause::Guardian,
+            Self::Health => PauseCause::Idle,
         }
     }
 }
 
-async fn apply_pause(
-    work: &mut Work<'_>,
-    id: SandboxId,
-    signal: Signal,
-    event: fn(SandboxActivity) -> EventData,
-    by: Pauser,
-) -> Result<SandboxRow> {
+async fn apply_pause(work: &mut Work<'_>, id: SandboxId, cause: Option<PauseCause>, by: Pauser) -> Result<SandboxRow> {
     let (_, mut sandbox) = work.lock_sandbox(id).await?;
+    let signal = if cause.is_some() { Signal::Paused } else { Signal::Resumed };
+    let event = if cause.is_some() { EventData::SandboxPaused } else { EventData::SandboxResumed };
+    let is_changed_cause = sandbox.pause_cause != cause && sandbox.status.is_paused();
+    sandbox.pause_cause = cause;
     if !sandbox.apply_signal(signal) {
+        // A person's pause of an idle sandbox holds until they resume it.
+        if is_changed_cause {
+            sandboxes::update_sandbox(work.tx, &mut sandbox).await?;
+        }
         return Ok(sandbox);
     }
+    // A pause is not time without work.
+    sandbox.work_at = Some(work.steady);
     let activity = sandbox.status.activity();
     // A paused sandbox's time limits stop too.
     for kind in [JobKind::Timeout, JobKind::TaskWarning, JobKind::TaskInterrupt, JobKind::TaskEnd] {
@@ -143,6 +159,29 @@ async fn resume_target(app: &App, access: &CanWork<SandboxId>, target: &SandboxT
         load_sandbox_view(work.tx, row).await
     })
     .await
+}
+
+/// Resumes a sandbox that was paused because it was idle. Does nothing to one that a person paused.
+pub async fn wake_idle(app: &App, id: SandboxId) -> Result<()> {
+    let _lock = app.sandbox_locks.lock(id).await;
+    let target = find_target_of(app, id).await?;
+    if !is_asleep(&target.row) {
+        return Ok(());
+    }
+    target.provider.resume(&target.id).await?;
+    app.write(async move |work| {
+        let (_, sandbox) = work.lock_sandbox(id).await?;
+        if is_asleep(&sandbox) {
+            apply_pause(work, id, None, Pauser::Health).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// True if the sandbox is paused because it was idle.
+pub fn is_asleep(row: &SandboxRow) -> bool {
+    row.state == SandboxState::Running && row.status.is_paused() && row.pause_cause == Some(PauseCause::Idle)
 }
 
 /// Resumes a paused sandbox before it stops, so that its worker can flush. On failure the sandbox is stopped by force later.

@@ -194,9 +194,13 @@ pub async fn find_preview(app: &App, token: &str) -> Result<OpenPreview, Preview
     });
     let (row, caller) = found.await?.ok_or(PreviewRefusal::Unknown)?;
     let caller = caller.ok_or(PreviewRefusal::Expired)?;
-    let sandbox = find_sandbox(app, row.sandbox).await?;
+    let mut sandbox = find_sandbox(app, row.sandbox).await?;
     if sandbox.state.has_ended() {
         return Err(PreviewRefusal::SandboxEnded);
+    }
+    if pausing::is_asleep(&sandbox) {
+        pausing::wake_idle(app, row.sandbox).await?;
+        sandbox = find_sandbox(app, row.sandbox).await?;
     }
     pausing::require_not_paused(&sandbox)?;
     let Some(id) = sandbox.provider_id.clone().filter(|_| sandbox.state == SandboxState::Running) else {

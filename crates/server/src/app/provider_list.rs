@@ -3,7 +3,7 @@
 use crate::auth::access::ClientCaller;
 use crate::problem::Result;
 use crate::state::App;
-use atoll_api::{Provider, ProviderList};
+use atoll_api::{Circuit, Provider, ProviderList};
 use atoll_core::sandbox::ProviderKind;
 use futures_util::future::join_all;
 use std::time::Duration;
@@ -27,8 +27,15 @@ async fn view_provider(app: &App, kind: ProviderKind, is_admin: bool) -> Result<
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some(format!("it did not respond within {} seconds", RESPONSE_TIMEOUT.as_secs())),
     };
+    let circuit = app.circuits.find_open(kind, app.clock.steady_now()).map(|open| Circuit {
+        state: open.state,
+        failures: open.failures,
+        retry_at: open.retry_in.map(|delay| app.clock.now() + delay),
+        detail: Some(open.detail).filter(|_| is_admin),
+    });
     Ok(Provider {
         name: kind,
+        circuit,
         is_default: app.config.provider.default == kind,
         available: problem.is_none(),
         detail: problem.filter(|_| is_admin),

@@ -55,7 +55,8 @@ pub async fn end_for_restart(work: &mut Work<'_>, id: SandboxId, reason: Reason)
     end_sandbox(work, id, ResultsAction::Take, reason, None).await
 }
 
-async fn end_sandbox(
+/// Ends a sandbox with or without its results.
+pub(super) async fn end_sandbox(
     work: &mut Work<'_>,
     id: SandboxId,
     choice: ResultsAction,

@@ -63,6 +63,7 @@ pub async fn fork_session(
         forked_from: Some(parent.id),
         cost_micros: 0,
         next_position: 0,
+        attention: None,
         is_archived: false,
         created_by: Some(actor.clone()),
         created_at: work.now,

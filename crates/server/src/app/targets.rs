@@ -64,8 +64,18 @@ pub async fn find_target_of(app: &App, id: SandboxId) -> Result<SandboxTarget> {
     Ok(SandboxTarget { row, provider, id: ProviderId(id) })
 }
 
-/// The sandbox at its provider, if commands can run in it and its files can be read. Waits a moment for one that starts.
+/// The sandbox at its provider, for a person who uses it: if commands can run in it and its files can be read. Waits a
+/// moment for one that starts, and wakes one that was paused because it was idle.
 pub async fn find_running_target(app: &App, access: &Access<SandboxId, impl Permission>) -> Result<SandboxTarget> {
+    app.uses.touch(access.id);
+    if pausing::is_asleep(&find_sandbox(app, access.id).await?) {
+        pausing::wake_idle(app, access.id).await?;
+    }
+    find_unused_target(app, access).await
+}
+
+/// Like `find_running_target`, for a look that is no use.
+pub async fn find_unused_target(app: &App, access: &Access<SandboxId, impl Permission>) -> Result<SandboxTarget> {
     let providers = app.providers()?;
     // A person decides when an external worker starts.
     let starts_soon = |row: &SandboxRow| {

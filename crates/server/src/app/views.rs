@@ -231,6 +231,7 @@ fn view_session(row: SessionRow, cost: ModelCost) -> atoll_api::Session {
         cost_source: cost.source,
         usage: None,
         archived: row.is_archived,
+        attention: row.attention,
         created_by: row.created_by,
         created_at: row.created_at,
         updated_at: row.updated_at,

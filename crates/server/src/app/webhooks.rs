@@ -51,7 +51,7 @@ pub async fn receive_webhook(app: &App, received: ReceivedWebhook) -> Result<Web
         }
         let key = branch_key(&webhook.repository, &webhook.branch);
         let result = match session_keys::find_session_by_key(work.tx, &key).await? {
-            Some(session) => process_webhook(work, session, webhook).await?,
+            Some(session) => Box::pin(process_webhook(work, session, webhook)).await?,
             None => WebhookResult::Ignored,
         };
         Ok(receipt(result))

@@ -31,6 +31,7 @@ const CHUNK_BYTES: usize = 256 << 10;
 
 /// Copies a worktree into the workspace.
 pub async fn receive_worktree(app: Arc<App>, access: CanWork<SandboxId>, body: Body) -> Result<SyncedWorktree> {
+    app.uses.touch(access.id);
     let target = find_target(&app, &access).await?;
     let failed = |error: io::Error| Problem::internal(format!("cannot store the worktree: {error}"));
     let file = tempfile::NamedTempFile::new_in(&app.config.data_dir).map_err(failed)?;
@@ -60,6 +61,7 @@ pub async fn send_worktree(
     if !is_id {
         return Err(Problem::new(Code::BadRequest, "base: expected a full commit id"));
     }
+    app.uses.touch(access.id);
     let target = find_target(&app, &access).await?;
     let failed = |error: io::Error| Problem::internal(format!("no file for the changes: {error}"));
     let file = tempfile::tempfile_in(&app.config.data_dir).map_err(failed)?;

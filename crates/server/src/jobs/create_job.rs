@@ -19,8 +19,9 @@ use crate::repositories::{self, PreparedRepository};
 use crate::state::App;
 use crate::telemetry::{self, FinishedSpan, PROVIDER_CREATE, SpanOrigin, provider_context};
 use atoll_api::NewSandbox;
-use atoll_api::events::{EventData, SandboxNotice, SetupSkipped};
+use atoll_api::events::{CircuitClosed, CircuitOpened, EventData, SandboxNotice, SetupSkipped};
 use atoll_core::event::{EventSource, NewEvent};
+use atoll_core::health::circuit_breaker::{Admission, CircuitChange};
 use atoll_core::id::SandboxId;
 use atoll_core::job::JobKind;
 use atoll_core::lifecycle::Trigger;
@@ -28,7 +29,7 @@ use atoll_core::provider::{
     CacheUse, CreateSpec, Error, Identity, Provider, ProviderId, ProviderSandbox, ProviderState, RepositorySource,
     provider_snapshot_name,
 };
-use atoll_core::sandbox::{Reason, SandboxState};
+use atoll_core::sandbox::{ProviderKind, Reason, SandboxState};
 use atoll_store::jobs::{self, Job};
 use atoll_store::projects;
 use atoll_store::sandboxes::{self, SandboxRow};
@@ -59,7 +60,8 @@ struct PendingCreation {
 pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &Job) -> Result<JobOutcome> {
     let id = job.sandbox_id;
     let Some(mut pending) = begin_creation(app, id).await? else { return Ok(JobOutcome::Finished) };
-    let provider = providers.get(pending.sandbox.provider);
+    let kind = pending.sandbox.provider;
+    let provider = providers.get(kind);
     if pending.sandbox.provider_id.is_some() {
         if let Some(outcome) = discard_interrupted(app, &*provider, &pending.sandbox, job).await? {
             return Ok(outcome);
@@ -144,6 +146,11 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
     };
     let start = cache.as_ref().and_then(|cache| cache.start.clone()).or_else(|| layer.start());
     let mut spec = CreateSpec { identity, labels, settings, source, programs, cache: start };
+    if let Admission::Refused(until) = app.circuits.admit(kind, app.clock.steady_now()) {
+        let seconds = until.elapsed_since(app.clock.steady_now()).as_secs() + 1;
+        let detail = format!("the provider {kind} fails repeatedly; the server tries it again in {seconds} s");
+        return record_failure(app, job, Reason::new("provider_failing", detail)).await;
+    }
     let stores_layer = layer.store_as().is_some();
     let mut written = write_source(&mut spec, prepared.as_ref(), &layer).await;
     record_phase("prepare", app.clock.now().elapsed_since(sandbox.created_at));
@@ -163,7 +170,7 @@ pub(crate) async fn create_sandbox(app: &Arc<App>, providers: &Providers, job: &
         }
     }
     match written {
-        Ok(()) => {}
+        Ok(()) => report_outcome(app, id, kind, created.as_ref().err()).await?,
         Err(problem) if problem.is_server_error() => return Err(problem),
         Err(problem) => return record_failure(app, job, source_failure(&problem)).await,
     }
@@ -329,6 +336,28 @@ async fn call_provider(
         app.telemetry.record_span(span.with("atoll.sandbox", spec.identity.sandbox));
     }
     created
+}
+
+/// Records whether the provider responded, and reports a change of its circuit in the sandbox's log.
+async fn report_outcome(app: &App, id: SandboxId, provider: ProviderKind, failure: Option<&Error>) -> Result<()> {
+    let steady = app.clock.steady_now();
+    let Some(change) = app.circuits.record_outcome(provider, failure, steady) else { return Ok(()) };
+    let failures = app.circuits.find_open(provider, steady).map_or(0, |circuit| circuit.failures);
+    let detail = failure.map(|error| lifecycle::truncate_text(&error.to_string(), 500)).unwrap_or_default();
+    tracing::warn!(%provider, ?change, detail, "the circuit of a provider changed");
+    app.write(async move |work| {
+        let data = match change {
+            CircuitChange::Opened(until) => {
+                let until = work.now + until.elapsed_since(steady);
+                EventData::ProviderCircuitOpened(CircuitOpened { provider, failures, until, detail })
+            }
+            CircuitChange::Closed => EventData::ProviderCircuitClosed(CircuitClosed { provider }),
+        };
+        let (_, mut sandbox) = work.lock_sandbox(id).await?;
+        work.log(&mut sandbox, vec![data.into_event(work.now)]).await?;
+        Ok(sandboxes::update_sandbox(work.tx, &mut sandbox).await?)
+    })
+    .await
 }
 
 /// Sets a created sandbox up. Only then its agent starts.

@@ -1,7 +1,8 @@
 //! Jobs that run when a deadline passes.
 
 use super::{JobOutcome, back_off};
-use crate::app::{lifecycle, task_work};
+use crate::app::targets::find_sandbox;
+use crate::app::{lifecycle, saved_work, task_work};
 use crate::problem::Result;
 use crate::providers::Providers;
 use crate::state::App;
@@ -37,6 +38,10 @@ pub(crate) async fn fail_creation(app: &App, job: &Job) -> Result<JobOutcome> {
 }
 
 pub(crate) async fn fail_at_timeout(app: &App, job: &Job) -> Result<JobOutcome> {
+    let is_running = find_sandbox(app, job.sandbox_id).await?.state == SandboxState::Running;
+    if is_running && let Err(problem) = saved_work::save_and_record(app, job.sandbox_id).await {
+        tracing::warn!(sandbox = %job.sandbox_id, detail = %problem.detail, "failed to save the work before a time-out");
+    }
     let reason = Reason::new("timeout", "the sandbox reached its time limit");
     apply_if_in(app, job, SandboxState::Running, Trigger::WorkFailed, Some(reason)).await
 }

@@ -10,9 +10,12 @@ pub(crate) mod dead_worker;
 mod deadline;
 mod guardian_watch;
 mod judge;
+pub(crate) mod reaper;
 mod recover;
+mod recover_worker;
 mod remove;
 mod removed_worktrees;
+mod restart;
 mod results_job;
 mod sandbox_command;
 mod setup_cache;
@@ -27,6 +30,7 @@ mod validate;
 
 pub use guardian_watch::run_guardian;
 
+use crate::app::{idle, pausing};
 use crate::job_queue::CLAIM_DURATION;
 use crate::metrics::record_seconds;
 use crate::problem::Result;
@@ -76,6 +80,8 @@ impl Runner {
             tokio::time::interval((self.app.config.heartbeat.interval / 3).max(Duration::from_millis(100)));
         let mut silent_workers = SilentWorkers::default();
         let mut sweep = tokio::time::interval_at(Instant::now() + RETENTION_INTERVAL, RETENTION_INTERVAL);
+        let reap_interval = self.app.config.health.reap_interval;
+        let mut reaping = tokio::time::interval_at(Instant::now() + reap_interval, reap_interval);
         while let Err(problem) = recover::recover_sandboxes(&self.app, &self.providers).await {
             tracing::warn!(detail = %problem.detail, "failed to recover sandboxes of an earlier server; will retry");
             tokio::select! {
@@ -98,8 +104,13 @@ impl Runner {
                 Some(_) = running.join_next() => {}
                 _ = silence.tick() => {
                     self.mark_unreachable(&mut silent_workers).await;
-                    self.resume_within_budget().await;
+                    self.check_progress().await;
+                    self.apply_budgets().await;
                     self.end_removed_worktrees().await;
+                }
+                _ = reaping.tick() => {
+                    let (app, providers) = (Arc::clone(&self.app), Arc::clone(&self.providers));
+                    running.spawn(async move { reap_orphans(&app, &providers).await });
                 }
                 _ = sweep.tick() => self.sweep_retention().await,
                 _ = stopping.changed() => break,
@@ -145,9 +156,18 @@ impl Runner {
         self.app.limiter.prune();
     }
 
-    async fn resume_within_budget(&self) {
+    async fn check_progress(&self) {
+        if let Err(problem) = idle::check_progress(&self.app).await {
+            tracing::debug!(detail = %problem.detail, "failed to look for agents without progress");
+        }
+    }
+
+    async fn apply_budgets(&self) {
         if let Err(problem) = budgets::resume_within_budget(&self.app).await {
             tracing::debug!(detail = %problem.detail, "failed to look for agents that wait for a budget");
+        }
+        if let Err(problem) = budgets::pause_over_budget(&self.app).await {
+            tracing::debug!(detail = %problem.detail, "failed to look for projects without budget");
         }
     }
 
@@ -163,6 +183,16 @@ impl Runner {
             Ok(_) => {}
             Err(problem) => tracing::warn!(detail = %problem.detail, "retention failed"),
         }
+    }
+}
+
+async fn reap_orphans(app: &Arc<App>, providers: &Providers) {
+    match reaper::reap(app, providers, app.config.health.reap_grace, false).await {
+        Ok(found) if found.orphans > 0 || found.lost > 0 => {
+            tracing::info!(orphans = found.orphans, lost = found.lost, "the reaper cleaned up");
+        }
+        Ok(_) => {}
+        Err(problem) => tracing::warn!(detail = %problem.detail, "the reaper failed; it runs again later"),
     }
 }
 
@@ -199,6 +229,10 @@ async fn run_job(app: &Arc<App>, providers: &Providers, job: Job) -> Option<Stri
         JobKind::TaskWarning => deadline::apply_task_timeout(app, &job, TimeoutStep::Warn).await,
         JobKind::TaskInterrupt => deadline::apply_task_timeout(app, &job, TimeoutStep::Interrupt).await,
         JobKind::TaskEnd => deadline::apply_task_timeout(app, &job, TimeoutStep::End).await,
+        JobKind::RecoverWorker => recover_worker::recover_worker(app, providers, &job).await,
+        JobKind::EndIdle => idle::end_idle(app, job.sandbox_id).await.map(|()| JobOutcome::Finished),
+        JobKind::Wake => pausing::wake_idle(app, job.sandbox_id).await.map(|()| JobOutcome::Finished),
+        JobKind::Restart => restart::restart_session(app, &job).await,
     };
     record_seconds(crate::metrics::JOB_SECONDS, &[("kind", job.kind.as_str())], began.elapsed());
     let (id, claim) = (job.id, job.claim);

@@ -1,5 +1,6 @@
 //! Recovery at start-up: adopts the sandboxes of an earlier server and records the lost ones.
 
+use super::reaper::reap;
 use crate::app::lifecycle;
 use crate::problem::Result;
 use crate::providers::Providers;
@@ -9,74 +10,32 @@ use atoll_core::lifecycle::Trigger;
 use atoll_core::provider::capabilities::Listing;
 use atoll_core::provider::{Provider, ProviderId, ProviderState, SandboxLookup};
 use atoll_core::sandbox::{Reason, ResultsState, SandboxState};
-use atoll_store::sandboxes::{SandboxFilter, SandboxRow};
+use atoll_store::sandboxes::SandboxRow;
 use atoll_store::{sandboxes, streams};
 use std::sync::Arc;
+use std::time::Duration;
 
-const PAGE_SIZE: i64 = 100;
-
+/// At start-up there is no running request whose row is still missing, so orphans have no grace period.
 pub(crate) async fn recover_sandboxes(app: &Arc<App>, providers: &Providers) -> Result<()> {
-    for provider in providers.with_local_workers() {
-        remove_orphans(app, &**provider).await?;
-    }
-    for state in [SandboxState::Creating, SandboxState::Running, SandboxState::Completing] {
-        let mut before: Option<String> = None;
-        loop {
-            let filter = SandboxFilter { state: Some(state), ..SandboxFilter::default() };
-            let place = before.clone();
-            let found = app
-                .read(async move |tx| Ok(sandboxes::list_sandboxes(tx, &filter, place.as_deref(), PAGE_SIZE).await?))
-                .await?;
-            let Some(last) = found.last() else { break };
-            before = Some(last.id.to_string());
-            for sandbox in found {
-                recover_sandbox(app, providers, sandbox).await?;
-            }
-        }
-    }
-    Ok(())
+    reap(app, providers, Duration::ZERO, false).await.map(drop)
 }
 
-/// Destroys sandboxes of this data directory that have no live row.
-async fn remove_orphans(app: &App, provider: &dyn Provider) -> Result<()> {
-    let mut cursor: Option<String> = None;
-    loop {
-        let page = match provider.list(cursor.as_deref()).await {
-            Ok(page) => page,
-            Err(error) => {
-                tracing::warn!(provider = %provider.kind(), %error, "failed to list orphaned sandboxes");
-                return Ok(());
-            }
-        };
-        for found in page.items {
-            let Ok(id) = found.id.0.parse::<SandboxId>() else { continue };
-            let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await?;
-            // A sandbox in creation, or one whose removal job is pending, is not an orphan.
-            if row.is_some_and(|row| row.state.is_live() || row.provider_id.is_some()) {
-                continue;
-            }
-            tracing::info!(sandbox = %id, "destroying an orphaned sandbox");
-            if let Err(error) = provider.destroy(&found.id).await {
-                tracing::warn!(sandbox = %id, %error, "failed to destroy an orphaned sandbox");
-            }
-        }
-        cursor = page.next_cursor;
-        if cursor.is_none() {
-            return Ok(());
-        }
-    }
-}
-
-/// Adopts one sandbox, or records that its provider lost it.
-async fn recover_sandbox(app: &Arc<App>, providers: &Providers, sandbox: SandboxRow) -> Result<()> {
+/// Adopts one sandbox, or records that its provider lost it. Returns `Gone` if it did; a dry run changes nothing.
+pub(super) async fn recover_sandbox(
+    app: &Arc<App>,
+    providers: &Providers,
+    sandbox: SandboxRow,
+    dry_run: bool,
+) -> Result<SandboxLookup> {
+    let not_here = SandboxLookup::Unreachable { detail: String::new() };
     // The create job starts an interrupted set-up again.
     if sandbox.is_being_set_up() {
-        return Ok(());
+        return Ok(not_here);
     }
     let provider = providers.get(sandbox.provider);
     let is_here = provider.capabilities().runs_agents();
     if is_here && sandbox.server_id.as_ref().is_some_and(|server| *server != app.server_id) {
-        return Ok(()); // belongs to another server
+        return Ok(not_here); // belongs to another server
     }
     let found = match (sandbox.provider_id, sandbox.state) {
         (Some(name), _) => provider.get(&ProviderId(name)).await,
@@ -88,27 +47,45 @@ async fn recover_sandbox(app: &Arc<App>, providers: &Providers, sandbox: Sandbox
             find_by_labels(app, &*provider, sandbox.id).await
         }
         // The create job runs again with the same key.
-        (None, _) => return Ok(()),
+        (None, _) => return Ok(not_here),
     };
-    match found {
+    match &found {
+        SandboxLookup::Found(_) | SandboxLookup::Gone if dry_run => {}
         SandboxLookup::Found(found) => {
             if is_here && found.state == ProviderState::Stopped {
-                tokio::spawn(super::dead_worker::handle_dead_worker(Arc::clone(app), sandbox.id));
+                tokio::spawn(confirm_death(Arc::clone(app), Arc::clone(&provider), sandbox.id, found.id.clone()));
             }
-            // The earlier server died while it exported the results of the running sandbox.
-            if found.state == ProviderState::Paused
-                && !sandbox.status.is_paused()
-                && let Err(error) = provider.resume(&found.id).await
-            {
-                tracing::warn!(sandbox = %sandbox.id, %error, "failed to resume a sandbox that no person paused");
+            if found.state == ProviderState::Paused {
+                resume_unmarked(app, &*provider, sandbox.id, &found.id).await;
             }
-            Ok(())
         }
         SandboxLookup::Unreachable { detail } => {
             tracing::warn!(sandbox = %sandbox.id, %detail, "the provider cannot be reached to look up a sandbox");
-            Ok(())
         }
-        SandboxLookup::Gone => record_lost_sandbox(app, sandbox.id).await,
+        SandboxLookup::Gone => record_lost_sandbox(app, sandbox.id).await?,
+    }
+    Ok(found)
+}
+
+/// Records the death of a worker, unless the server restarts that worker just now.
+async fn confirm_death(app: Arc<App>, provider: Arc<dyn Provider>, id: SandboxId, provider_id: ProviderId) {
+    let lookup = {
+        let _lock = app.sandbox_locks.lock(id).await;
+        provider.get(&provider_id).await
+    };
+    if matches!(lookup, SandboxLookup::Found(found) if found.state == ProviderState::Stopped) {
+        super::dead_worker::handle_dead_worker(app, id).await;
+    }
+}
+
+/// Resumes a sandbox that is paused at its provider but not in its row: an earlier server died in between.
+async fn resume_unmarked(app: &App, provider: &dyn Provider, id: SandboxId, provider_id: &ProviderId) {
+    let _lock = app.sandbox_locks.lock(id).await;
+    let row = app.read(async move |tx| Ok(sandboxes::find_sandbox(tx, id).await?)).await;
+    if matches!(row, Ok(Some(row)) if !row.status.is_paused())
+        && let Err(error) = provider.resume(provider_id).await
+    {
+        tracing::warn!(sandbox = %id, %error, "failed to resume a sandbox that no person paused");
     }
 }
 
@@ -121,7 +98,8 @@ pub(super) async fn find_by_labels(app: &App, provider: &dyn Provider, id: Sandb
     }
 }
 
-async fn record_lost_sandbox(app: &App, id: SandboxId) -> Result<()> {
+/// Records that a provider no longer has a sandbox.
+pub(super) async fn record_lost_sandbox(app: &App, id: SandboxId) -> Result<()> {
     app.write(async move |work| {
         let (mut session, mut sandbox) = work.lock_sandbox(id).await?;
         let (trigger, reason) = match sandbox.state {

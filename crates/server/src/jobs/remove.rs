@@ -2,12 +2,14 @@
 
 use super::recover::find_by_labels;
 use super::{JobOutcome, back_off};
+use crate::app::{notices, saved_work};
 use crate::problem::Result;
 use crate::providers::Providers;
 use crate::repositories::release_repository;
 use crate::state::App;
 use atoll_core::provider::{Error, ProviderId, SandboxLookup};
 use atoll_core::sandbox::ResultsState;
+use atoll_providers::SandboxNotice;
 use atoll_store::jobs::Job;
 use atoll_store::sandboxes;
 use std::time::Duration;
@@ -30,6 +32,13 @@ pub(crate) async fn remove_sandbox(app: &App, providers: &Providers, job: &Job) 
             SandboxLookup::Unreachable { .. } => return Ok(JobOutcome::RetryAfter(back_off(job.attempts))),
         },
     };
+    // No person decided what happens to these results, so their diff outlasts the files.
+    if row.results == ResultsState::Pending
+        && job.attempts == 0
+        && let Err(problem) = saved_work::save_and_record(app, id).await
+    {
+        tracing::warn!(sandbox = %id, detail = %problem.detail, "failed to save the work of a sandbox before its removal");
+    }
     let call = tokio::time::timeout(DESTROY_TIMEOUT, provider.destroy(&provider_id));
     match call.await {
         Ok(Ok(()) | Err(Error::Gone)) => {
@@ -48,6 +57,11 @@ pub(crate) async fn remove_sandbox(app: &App, providers: &Providers, job: &Job) 
             Ok(JobOutcome::Finished)
         }
         Ok(Err(error)) => {
+            if job.attempts == WARN_AFTER_ATTEMPTS {
+                let text = "the provider does not remove the sandbox; the server tries it again and again";
+                let notice = SandboxNotice::Text(format!("{text}: {error}"));
+                notices::record_notice_of_any(app, id, notice).await;
+            }
             if job.attempts >= WARN_AFTER_ATTEMPTS {
                 tracing::warn!(sandbox = %id, %error, attempts = job.attempts, "failed to destroy a sandbox at its provider");
             }

@@ -1,11 +1,15 @@
-//! Marks sandboxes unreachable whose workers send no heartbeats, also when the wall clock jumps.
+//! Marks sandboxes unreachable whose workers send no heartbeats, and starts their recovery, also when the wall clock
+//! jumps.
 
 use super::MAX_CLAIMED_JOBS;
 use crate::app::heartbeat;
 use crate::problem::Result;
 use crate::state::App;
+use atoll_core::health::silence;
+use atoll_core::job::JobKind;
+use atoll_core::provider::capabilities::WorkerHost;
 use atoll_core::time::Timestamp;
-use atoll_store::sandboxes;
+use atoll_store::{health, jobs, sandboxes};
 
 /// Smaller differences between the clocks are corrections of the clock's speed.
 const MIN_JUMP_MICROS: i64 = 1_000_000;
@@ -24,11 +28,26 @@ impl SilentWorkers {
             tracing::warn!(seconds = jump_micros / 1_000_000, "the wall clock jumped");
             app.write(async move |work| Ok(sandboxes::shift_heartbeats(work.tx, now, jump_micros).await?)).await?;
         }
-        let before = now - app.config.heartbeat.interval * 3 / 2;
+        let interval = app.config.heartbeat.interval;
+        let before = now - silence::unreachable_after(interval);
         let silent =
-            app.read(async move |tx| Ok(sandboxes::list_silent_sandboxes(tx, before, MAX_CLAIMED_JOBS).await?)).await?;
+            app.read(async move |tx| Ok(health::list_silent_sandboxes(tx, before, MAX_CLAIMED_JOBS).await?)).await?;
         for id in silent {
             app.write(async move |work| heartbeat::mark_unreachable(work, id, before).await).await?;
+        }
+        let before = now - silence::dead_after(interval);
+        let dead = app.read(async move |tx| Ok(health::list_dead_sandboxes(tx, before, MAX_CLAIMED_JOBS).await?));
+        for (id, provider) in dead.await? {
+            // A person started an external worker and looks after it.
+            if app.providers()?.get(provider).capabilities().worker == WorkerHost::Person {
+                continue;
+            }
+            app.write(async move |work| {
+                jobs::schedule_job_if_absent(work.tx, JobKind::RecoverWorker, id, work.steady).await?;
+                work.out.jobs = true;
+                Ok(())
+            })
+            .await?;
         }
         Ok(())
     }

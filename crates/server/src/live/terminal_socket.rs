@@ -89,6 +89,7 @@ pub async fn open_terminal(
     };
     // From here on, a terminal without a viewer ends after `terminal.linger`.
     let viewer = TerminalViewer::enter(&app, opened.kind, &opened.exec);
+    let in_use = app.uses.begin(id);
     let providers = app.providers()?;
     let events = providers.get(opened.kind).attach(&opened.exec, opened.cursor).await.map_err(to_command_problem)?;
     let upgrade = upgrade.max_message_size(MAX_INPUT_BYTES).max_frame_size(MAX_INPUT_BYTES).read_buffer_size(4096);
@@ -102,7 +103,7 @@ pub async fn open_terminal(
         metrics::gauge!(crate::metrics::READERS).increment(1.0);
         serve_terminal(&app, &opened, access, socket, events).await;
         metrics::gauge!(crate::metrics::READERS).decrement(1.0);
-        drop((viewer, permit));
+        drop((viewer, in_use, permit));
     }))
 }
 

@@ -8,6 +8,7 @@ use crate::egress::hop_headers::requested_upgrade;
 use crate::live::RECHECK_INTERVAL;
 use crate::shares::SharePermit;
 use crate::state::App;
+use crate::uses::UseGuard;
 use atoll_core::id::SandboxId;
 use axum::body::Body;
 use axum::extract::Request;
@@ -45,6 +46,7 @@ struct PreviewStream {
     token: String,
     rights: watch::Receiver<()>,
     _permit: SharePermit<SandboxId>,
+    _in_use: UseGuard,
 }
 
 impl PreviewStream {
@@ -81,7 +83,9 @@ async fn forward_request(
         return Err(PreviewRefusal::Unsupported);
     }
     let permit = app.preview_streams.acquire(preview.sandbox()).map_err(|_| PreviewRefusal::TooManyRequests)?;
-    let stream = PreviewStream { app: Arc::clone(&app), token: token.to_owned(), rights, _permit: permit };
+    let in_use = app.uses.begin(preview.sandbox());
+    let stream =
+        PreviewStream { app: Arc::clone(&app), token: token.to_owned(), rights, _permit: permit, _in_use: in_use };
     let connection = connect_port(&app, &preview).await?;
     let port = preview.port();
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The directory of mirrors in the data directory.
-const MIRRORS_DIR: &str = "mirrors";
+pub(super) const MIRRORS_DIR: &str = "mirrors";
 
 #[derive(Debug, Clone)]
 pub enum GitSource {

@@ -27,6 +27,7 @@ use atoll_core::principal::user_of_actor;
 use atoll_core::provider::{Author, RepositorySource};
 use atoll_core::sandbox::Repo;
 use atoll_core::setup::RepositoryFiles;
+use atoll_forge::remote::Pin;
 use atoll_forge::{CommitRange, FileChange, HostRepository, ImportOutcome, ImportRequest};
 use atoll_store::sandboxes::SandboxRow;
 use git_source::run_blocking;
@@ -180,6 +181,16 @@ pub async fn release_repository(app: &App, sandbox: SandboxId, repo: &Repo) {
     if let Err(problem) = run_blocking(move || source.release_commit(sandbox)).await {
         tracing::debug!(%sandbox, detail = problem.detail, "failed to release the commit of a removed sandbox");
     }
+}
+
+/// Lists the commits that the mirrors keep for sandboxes.
+pub async fn list_pins(app: &App) -> Result<Vec<Pin>> {
+    let mirrors = app.config.data_dir.join(git_source::MIRRORS_DIR);
+    run_blocking(move || Ok(Pin::list_all(&mirrors))).await
+}
+
+pub async fn remove_pin(pin: Pin) -> Result<()> {
+    run_blocking(move || Ok(pin.remove()?)).await
 }
 
 /// Reads the files of a commit that set-up depends on.

@@ -44,6 +44,8 @@ pub struct SandboxPlan {
     pub id: SandboxId,
     pub project: ProjectId,
     pub provider: ProviderKind,
+    /// The failing provider that `provider` replaces.
+    pub replaced_provider: Option<ProviderKind>,
     pub agent: Option<String>,
     pub prompt: Option<String>,
     pub title: Option<String>,
@@ -64,6 +66,8 @@ pub struct PreparedRequest {
     pub session: Option<SessionId>,
     new: NewSandbox,
     ticket: Option<TicketRow>,
+    /// The failing provider that the fallback replaces.
+    replaced_provider: Option<ProviderKind>,
     /// Branch names that exist in the repository.
     taken_branches: BTreeSet<String>,
 }
@@ -89,12 +93,18 @@ pub async fn prepare_request(app: &App, client: ClientCaller, mut new: NewSandbo
     if !new.modes.is_empty() {
         return Err(Problem::invalid("modes: only a project's defaults can define modes"));
     }
-    let mut request = PreparedRequest { caller, project, session, new, ticket, taken_branches: BTreeSet::new() };
+    let (replaced_provider, taken_branches) = (None, BTreeSet::new());
+    let mut request = PreparedRequest { caller, project, session, new, ticket, replaced_provider, taken_branches };
     let row = app.read(async move |tx| Ok(projects::find_project(tx, project).await?)).await?;
     let row = row.ok_or_else(|| Problem::not_found("project"))?;
     let defaults = parse_defaults(&row)?;
-    let provider =
-        app.providers()?.get(request.new.provider.or(defaults.provider).unwrap_or(app.config.provider.default));
+    let wanted = request.new.provider.or(defaults.provider).unwrap_or(app.config.provider.default);
+    let fallback = request.new.fallback_provider.or(defaults.fallback_provider);
+    let chosen = app.circuits.choose_provider(wanted, fallback, app.clock.steady_now())?;
+    if chosen != wanted {
+        (request.new.provider, request.replaced_provider) = (Some(chosen), Some(wanted));
+    }
+    let provider = app.providers()?.get(chosen);
     if !provider.capabilities().runs_agents() {
         return Ok(request);
     }
@@ -146,7 +156,7 @@ async fn choose_branch(work: &mut Work<'_>, repo: &mut Repo, taken: &BTreeSet<St
 
 /// Step 2: fills the fields that the request leaves open from the project, then from the server's configuration.
 pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Result<SandboxPlan> {
-    let PreparedRequest { caller, project, mut new, ticket, taken_branches, .. } = request;
+    let PreparedRequest { caller, project, mut new, ticket, taken_branches, replaced_provider, .. } = request;
     let row = projects::find_project(work.tx, project).await?.ok_or_else(|| Problem::not_found("project"))?;
     let mut defaults = parse_defaults(&row)?;
     let config = Arc::clone(&work.config);
@@ -199,6 +209,10 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         limits,
         policy: ToolPolicy::join_policies(defaults.policy, new.policy),
         guardian: new.guardian.or(defaults.guardian),
+        health: match (new.health, defaults.health) {
+            (Some(requested), Some(of_project)) => Some(requested.or(of_project)),
+            (requested, of_project) => requested.or(of_project),
+        },
         timeout_s: new.timeout_s.or(defaults.timeout_s),
         tools: agent_settings.tools,
         denied_tools: agent_settings.denied_tools,
@@ -222,6 +236,7 @@ pub async fn plan_sandbox(work: &mut Work<'_>, request: PreparedRequest) -> Resu
         id: SandboxId::new(),
         project,
         provider,
+        replaced_provider,
         agent: new.agent.or(defaults.agent).or_else(|| config.agent.default.clone()),
         prompt: new.prompt,
         title: new.title,
@@ -293,10 +308,17 @@ pub async fn plan_from_last(work: &mut Work<'_>, session: &SessionRow, actor: St
     if let (Some(repo), Some(last)) = (&mut settings.repo, &last) {
         continue_branch(work, session, last, repo).await?;
     }
+    let wanted = last.as_ref().map_or(work.config.provider.default, |sandbox| sandbox.provider);
+    let fallback = match projects::find_project(work.tx, session.project_id).await? {
+        Some(project) => parse_defaults(&project)?.fallback_provider,
+        None => None,
+    };
+    let provider = work.circuits.choose_provider(wanted, fallback, work.steady)?;
     Ok(SandboxPlan {
         id: SandboxId::new(),
         project: session.project_id,
-        provider: last.as_ref().map_or(work.config.provider.default, |sandbox| sandbox.provider),
+        provider,
+        replaced_provider: Some(wanted).filter(|wanted| *wanted != provider),
         agent: session.agent.clone(),
         prompt: None,
         title: None,

@@ -183,6 +183,9 @@ pub fn check_request(new: &NewSandbox, caller: &Caller) -> Result<()> {
     if let Some(guardian) = &new.guardian {
         guardian.check_bounds("guardian")?;
     }
+    if let Some(health) = &new.health {
+        health.check_bounds("health")?;
+    }
     if let Some(network) = &new.network {
         crate::app::network::check_network(network)?;
     }

@@ -219,3 +219,38 @@ async fn a_request_that_breaks_off_is_charged_for_its_input() {
     assert!(has_status(&run_curl(&server, &id, &background.replace("true", "false")).await, 200));
     server.stop_and_check().await;
 }
+
+/// When the budget is used up, waiting agents pause before they ask for a model, the longest idle one first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_agents_of_a_project_without_budget_pause_the_longest_idle_first() {
+    let upstream = FakeUpstream::start().await;
+    let server = start_server(&upstream, "heartbeat:\n  interval: 1s\n");
+    let project = create_project(&server, json!({ "usd": 0.006 })).await;
+    let mut waiting = Vec::new();
+    for name in ["one", "two", "three"] {
+        let settings = json!({ "project_id": project, "prompt": format!("say {name}"), "end": "keep" });
+        waiting.push(server.create_idle_sandbox(settings).await);
+    }
+    let other = server.create_idle_sandbox(json!({})).await;
+    // Two requests cost more than the budget; the second is estimated to fit.
+    for _ in 0..2 {
+        let response = run_curl(&server, &waiting[2], &messages_arguments("claude-sonnet-4-5", 1)).await;
+        assert!(has_status(&response, 200) || has_status(&response, 429), "{response}");
+    }
+    let mut paused = Vec::new();
+    for id in &waiting {
+        server.wait_until(id, |row| row["limit_paused"] == "project_budget").await;
+        let events = server.admin.all_events(id).await;
+        let event = events.iter().find(|event| event["type"] == "limit.paused").unwrap();
+        paused.push(event["received_at"].as_str().unwrap().to_owned());
+    }
+    assert!(paused[0] <= paused[1], "the longest idle one first: {paused:?}");
+    let row = server.get_sandbox(&other).await;
+    assert_eq!(row["limit_paused"], Value::Null, "another project's sandbox goes on");
+    let path = format!("/projects/{project}");
+    server.admin.patch(&path, json!({ "budget": { "usd": 1 } })).await.expect_status(200);
+    for id in &waiting {
+        server.wait_until(id, |row| row["activity"] == "waiting_message").await;
+    }
+    server.stop_and_check().await;
+}
