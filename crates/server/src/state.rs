@@ -96,37 +96,43 @@ pub struct App {
     owners: Mutex<HashMap<SandboxId, ProjectId>>,
 }
 
-/// Runs the effects of a committed transaction.
-fn publish_outbox(
-    hub: &Hub,
-    jobs: &JobQueue,
-    task_wake: &Notify,
-    egress: &Egress,
-    gateway: &Gateway,
-    blobs: &Blobs,
-    out: Outbox,
-) {
-    if !out.blobs.is_empty() {
-        blobs.mark_unreferenced(out.blobs);
-    }
-    for (sandbox, version, network) in out.networks {
-        egress.set_policy(sandbox, version, network.as_ref());
-    }
-    for (sandbox, most) in out.tasks {
-        gateway.update_task_limit(sandbox, most);
-    }
-    hub.publish_events(out.events);
-    for session in out.inboxes {
-        hub.inbox_changed(session);
-    }
-    for (sandbox, state) in out.states {
-        hub.state_changed(sandbox, state);
-    }
-    if out.jobs || !out.claimed_jobs.is_empty() {
-        jobs.wake_runner(out.claimed_jobs);
-    }
-    if out.tasks_changed {
-        task_wake.notify_one();
+/// The parts of an `App` that act after a commit.
+struct OutboxTargets {
+    hub: Arc<Hub>,
+    jobs: Arc<JobQueue>,
+    task_wake: Arc<Notify>,
+    egress: Arc<Egress>,
+    gateway: Arc<Gateway>,
+    blobs: Blobs,
+    telemetry: Telemetry,
+}
+
+impl OutboxTargets {
+    /// Runs the effects of a committed transaction.
+    fn publish_outbox(self, out: Outbox) {
+        out.spans.into_iter().for_each(|span| self.telemetry.record_span(span));
+        if !out.blobs.is_empty() {
+            self.blobs.mark_unreferenced(out.blobs);
+        }
+        for (sandbox, version, network) in out.networks {
+            self.egress.set_policy(sandbox, version, network.as_ref());
+        }
+        for (sandbox, most) in out.tasks {
+            self.gateway.update_task_limit(sandbox, most);
+        }
+        self.hub.publish_events(out.events);
+        for session in out.inboxes {
+            self.hub.inbox_changed(session);
+        }
+        for (sandbox, state) in out.states {
+            self.hub.state_changed(sandbox, state);
+        }
+        if out.jobs || !out.claimed_jobs.is_empty() {
+            self.jobs.wake_runner(out.claimed_jobs);
+        }
+        if out.tasks_changed {
+            self.task_wake.notify_one();
+        }
     }
 }
 
@@ -237,15 +243,19 @@ impl App {
         let (now, steady, config) = (self.clock.now(), self.clock.steady_now(), Arc::clone(&self.config));
         let (secrets, agents) = (Arc::clone(&self.secrets), Arc::clone(&self.agents));
         let circuits = Arc::clone(&self.circuits);
-        let (gateway, informed) = (Arc::clone(&self.gateway), Arc::clone(&self.gateway));
-        let (hub, jobs, egress) = (Arc::clone(&self.hub), Arc::clone(&self.jobs), Arc::clone(&self.egress));
-        let (blobs, providers, public_url) = (self.blobs.clone(), self.providers()?, self.public_url.clone());
-        let telemetry = self.telemetry.clone();
-        let task_wake = Arc::clone(&self.task_wake);
+        let (gateway, providers, public_url) = (Arc::clone(&self.gateway), self.providers()?, self.public_url.clone());
         let (trace, span) = (telemetry::current_trace(), tracing::Span::current());
-        let publish = move |(value, mut out): (R, Outbox)| {
-            std::mem::take(&mut out.spans).into_iter().for_each(|span| telemetry.record_span(span));
-            publish_outbox(&hub, &jobs, &task_wake, &egress, &informed, &blobs, out);
+        let targets = OutboxTargets {
+            hub: Arc::clone(&self.hub),
+            jobs: Arc::clone(&self.jobs),
+            task_wake: Arc::clone(&self.task_wake),
+            egress: Arc::clone(&self.egress),
+            gateway: Arc::clone(&self.gateway),
+            blobs: self.blobs.clone(),
+            telemetry: self.telemetry.clone(),
+        };
+        let publish = move |(value, out): (R, Outbox)| {
+            targets.publish_outbox(out);
             value
         };
         let done = self.store.write_then(

@@ -16,7 +16,7 @@ use std::time::Duration;
 on_both_databases!(
     an_agent_that_loops_is_steered_step_by_step,
     a_project_that_allows_nothing_only_gets_findings,
-    the_judge_steers_and_bad_responses_only_count
+    bad_responses_of_the_judge_are_dropped_counted_and_paid
 );
 
 /// An agent of which the test decides every step.
@@ -133,8 +133,8 @@ async fn an_agent_that_loops_is_steered_step_by_step(kind: DatabaseKind) {
     assert_eq!(agent.events("guardian.followed_up").await.len(), 4);
 
     // Lists, one intervention, the counts, and what other settings would have done.
-    let listed = agent.admin.list_all("/interventions?action=escalate", 1).await;
-    assert_eq!(words(&listed, "id"), [last["id"].as_str()]);
+    let listed = agent.admin.get("/interventions?action=escalate").await.expect_status(200);
+    assert_eq!(words(listed["items"].as_array().unwrap(), "id"), [last["id"].as_str()]);
     let path = format!("/interventions/{}", last["id"].as_str().unwrap());
     assert_eq!(agent.admin.get(&path).await.expect_status(200), last);
     let status = agent.admin.get(&format!("/sandboxes/{}/guardian", agent.sandbox.id)).await.expect_status(200);
@@ -166,16 +166,9 @@ async fn a_project_that_allows_nothing_only_gets_findings(kind: DatabaseKind) {
     server.stop().await;
 }
 
-async fn the_judge_steers_and_bad_responses_only_count(kind: DatabaseKind) {
-    let report = json!({
-        "alignment": 0.2, "phase": "reading", "activity": "reads unrelated files", "blockers": [], "steer": true,
-        "message": "Fix the parser, which is the task.",
-    });
-    let scripts = json!({ "scripts": [
-        { "name": "good", "steps": [{ "say": report.to_string() }] },
-        { "name": "bad", "steps": [{ "say": "The agent does well, I think." }] },
-    ] });
-    let model = ScriptedModel::start(Scripts::parse(&scripts.to_string()).unwrap()).await.unwrap();
+async fn bad_responses_of_the_judge_are_dropped_counted_and_paid(kind: DatabaseKind) {
+    // The scripted model answers `ok` to a request without tools.
+    let model = ScriptedModel::start(Scripts::parse("- say: hello").unwrap()).await.unwrap();
     let url = model.base_url();
     let server = TestServer::start_with(kind, |options| {
         let config = &mut options.config;
@@ -200,38 +193,22 @@ async fn the_judge_steers_and_bad_responses_only_count(kind: DatabaseKind) {
         });
     })
     .await;
-    let settings = |script: &str| {
-        let prompt = format!("fix the parser #script:{script}");
-        json!({ "agent": "demo", "prompt": prompt, "guardian": { "act": "nudge", "judge": true } })
-    };
-    let mut good = ScriptedAgent::start(&server, settings("good")).await;
-    let mut bad = ScriptedAgent::start(&server, settings("bad")).await;
-    for agent in [&mut good, &mut bad] {
-        agent.report(&[("agent.message", json!({ "text": "I read about the weather." }))]).await;
-    }
-    let rows = good.interventions(1).await;
-    assert_eq!((&rows[0]["detector"], &rows[0]["action"]), (&json!("judge"), &json!("nudge")), "{rows:#?}");
-    assert_eq!(rows[0]["text"], "Atoll's guardian: Fix the parser, which is the task.");
-    assert_eq!(good.events("guardian.judged").await[0]["report"], report);
-    let judge_of = async |agent: &ScriptedAgent| {
-        let path = format!("/sandboxes/{}/guardian", agent.sandbox.id);
-        poll_for("a judgement", async || {
-            let status = agent.admin.get(&path).await.expect_status(200);
-            (status["judge"]["requests"].as_u64() > Some(0)).then(|| status["judge"].clone())
-        })
-        .await
-    };
-    let (judged, dropped) = (judge_of(&good).await, judge_of(&bad).await);
-    assert_eq!((&judged["bad_responses"], &judged["report"]), (&json!(0), &report), "{judged}");
+    let settings =
+        json!({ "agent": "demo", "prompt": "fix the parser", "guardian": { "act": "nudge", "judge": true } });
+    let mut agent = ScriptedAgent::start(&server, settings).await;
+    agent.report(&[("agent.message", json!({ "text": "I read about the weather." }))]).await;
+    let path = format!("/sandboxes/{}/guardian", agent.sandbox.id);
+    let judged = poll_for("a judgement", async || {
+        let status = agent.admin.get(&path).await.expect_status(200);
+        (status["judge"]["requests"].as_u64() > Some(0)).then(|| status["judge"].clone())
+    })
+    .await;
+    assert_eq!((&judged["bad_responses"], &judged["report"]), (&judged["requests"], &Value::Null), "{judged}");
     assert!(judged["cost_usd"].as_f64() > Some(0.0), "{judged}");
-    assert_eq!((&dropped["bad_responses"], &dropped["report"]), (&dropped["requests"], &Value::Null), "{dropped}");
-    assert_eq!(bad.interventions(0).await, [Value::Null; 0], "a bad response changes nothing");
+    assert_eq!(agent.interventions(0).await, [Value::Null; 0], "a bad response changes nothing");
     // The judge's cost is not the sandbox's.
-    let row = good.admin.get(&format!("/sandboxes/{}", good.sandbox.id)).await.expect_status(200);
+    let row = agent.admin.get(&format!("/sandboxes/{}", agent.sandbox.id)).await.expect_status(200);
     assert_ne!(row["cost"]["model"].as_f64(), judged["cost_usd"].as_f64(), "{row}");
-    // Without new work there is no new question.
-    let requests = model.requests();
-    assert!(requests[0].body_contains("fix the parser"), "{:?}", requests[0].body);
-    assert!(requests.len() <= 4, "{} questions about two agents", requests.len());
+    assert!(model.requests()[0].body_contains("fix the parser"));
     server.stop().await;
 }

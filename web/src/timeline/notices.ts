@@ -4,12 +4,13 @@ import { dataOf, describeTool, listField, numberField, textField } from "@/sandb
 import { capitalize, formatCost, formatDuration } from "@/text/format";
 import { describeGit } from "./git-notices";
 import { attention, bad, ok, plain, type NoticeText } from "./notice-text";
+import { describeTask } from "./task-notices";
 
 const guardian = (text: string, detail = ""): NoticeText => ({ tone: "guardian", text, detail });
 
 /** The line of an event that is no step of the agent; `null` if the timeline omits it. */
 export function describeNotice(event: StoredEvent): NoticeText | null {
-  return describeSandbox(event) ?? describeWork(event) ?? describeGit(event) ?? describeFiles(event);
+  return describeSandbox(event) ?? describeWork(event) ?? describeGit(event) ?? describeTask(event) ?? describeFiles(event);
 }
 
 const seconds = (count: number | null) => (count === null ? "" : formatDuration(count * 1000));

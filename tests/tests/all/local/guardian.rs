@@ -1,6 +1,5 @@
-//! The guardian over real sandboxes: denials in the worker, pauses and restarts.
+//! The guardian over real sandboxes: denials in the worker, and pauses.
 
-use atoll_tests::local::repository::SampleRepository;
 use atoll_tests::local::{LocalServer, agent_messages, event_data};
 use serde_json::{Value, json};
 
@@ -49,36 +48,5 @@ async fn a_sandbox_that_touches_protected_paths_is_paused_until_a_person_resumes
     server.admin.post(&format!("/sandboxes/{id}/resume"), json!({})).await.expect_status(200);
     let row = server.wait_until_ended(&id).await;
     assert_eq!(row["outcome"], "succeeded", "{row}");
-    server.stop_and_check().await;
-}
-
-/// The session continues in another sandbox with its files, a note and the task.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_continues_in_a_fresh_sandbox() {
-    let server = LocalServer::start_with_config("guardian: {max_nudges: 0, max_actions: 0}");
-    let repository = SampleRepository::create();
-    let settings = json!({
-        "prompt": format!("edit notes.md begun\n{}", looping_prompt(1).replace("wait 1", "wait 20")),
-        "approvals": "full", "repo": { "path": repository.path_str() },
-        "guardian": { "act": "restart", "repeats": 3 },
-    });
-    let id = server.create_sandbox(settings).await;
-    let row = server.wait_until_ended(&id).await;
-    assert_eq!((&row["state"], &row["reason"]["code"]), (&json!("completed"), &json!("guardian_restart")), "{row}");
-    let followed = server.wait_for_event(&id, |event| event["data"]["next_sandbox_id"].is_string()).await;
-    let next = followed["data"]["next_sandbox_id"].as_str().unwrap().to_owned();
-    server.track_sandbox(&next);
-    let row = server.get_sandbox(&next).await;
-    let first = server.get_sandbox(&id).await;
-    assert_eq!(row["session_id"], first["session_id"], "{row}");
-    let queued = server.wait_for_event(&next, |event| event["type"] == "message.queued").await;
-    let note = queued["data"]["content"].as_str().unwrap();
-    assert!(note.starts_with("Atoll's guardian: your last sandbox was ended"), "{note}");
-    assert!(note.contains("called Bash 3 times in a row") && note.contains("edit notes.md begun"), "{note}");
-    server.wait_until(&next, |row| row["state"] == "running" || row["state"] == "completed").await;
-    let rows = server.admin.list_all(&format!("/sandboxes/{id}/interventions"), 50).await;
-    assert_eq!((&rows[0]["action"], &rows[0]["next_sandbox_id"]), (&json!("restart"), &json!(next)), "{rows:#?}");
-    server.admin.post(&format!("/sandboxes/{next}/stop"), json!({ "results": "discard" })).await.expect_status(200);
-    server.wait_until_ended(&next).await;
     server.stop_and_check().await;
 }
