@@ -51,6 +51,8 @@ function describeSandbox(event: StoredEvent): NoticeText | null {
       return attention(`The provider ${textField(dataOf<"sandbox.provider_replaced">(event), "requested")} fails; the fallback took over`);
     case "provider.circuit_opened":
       return bad(`The provider ${textField(dataOf<"provider.circuit_opened">(event), "provider")} fails`, textField(dataOf<"provider.circuit_opened">(event), "detail"));
+    case "provider.circuit_closed":
+      return ok(`The provider ${textField(dataOf<"provider.circuit_closed">(event), "provider")} works again`);
     case "worker.unreachable":
       return attention("The worker sends no heartbeats", seconds(numberField(dataOf<"worker.unreachable">(event), "silent_s")));
     case "worker.reachable":
