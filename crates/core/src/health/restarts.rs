@@ -64,6 +64,7 @@ impl RestartPolicy {
 mod tests {
     use super::*;
     use crate::task::FailureClass;
+    use crate::task::failure_class::tests::POLICY as RETRIES;
 
     const POLICY: RestartPolicy = RestartPolicy { max_per_hour: 3, cool_down: Duration::from_secs(60) };
 
@@ -101,16 +102,6 @@ mod tests {
         use Failure::{Permanent, Quota, Retryable};
         use FailureClass as C;
         use RestartVerdict as V;
-        const RETRIES: RetryPolicy = RetryPolicy {
-            provider: 5,
-            set_up: 1,
-            agent_crash: 3,
-            out_of_memory: 1,
-            timeout: 0,
-            task: 0,
-            first_pause: Duration::from_secs(10),
-            max_pause: Duration::from_secs(600),
-        };
         for (failure, earlier, verdict) in [
             (Retryable(C::Provider), vec![], after(10)),
             (Retryable(C::Provider), vec![9_000], after(20)),

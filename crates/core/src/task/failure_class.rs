@@ -127,11 +127,11 @@ pub fn decide_failure(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::provider::Error;
 
-    const POLICY: RetryPolicy = RetryPolicy {
+    pub(crate) const POLICY: RetryPolicy = RetryPolicy {
         provider: 5,
         set_up: 1,
         agent_crash: 3,
