@@ -301,14 +301,14 @@ fn record(state: &Mutex<ServerState>, request: &HttpRequest, status: u16) {
     lock(state).requests.push(format!("{} {} {status}", request.method, request.target));
 }
 
-/// Arguments of all processes, and variables of all but Atoll's server, whose variables have the configuration.
+/// Arguments of all processes, and variables of all but Atoll's server and the program that starts it, whose variables have
+/// the configuration.
 fn describe_processes() -> String {
     let mut text = String::new();
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
         let read = |name: &str| std::fs::read(process.path().join(name)).unwrap_or_default();
         let mut shown = read("cmdline");
-        let program = shown.split(|byte| *byte == 0).next().unwrap_or_default();
-        if !program.ends_with(b"/atoll") {
+        if !shown.split(|byte| *byte == 0).any(|word| word.ends_with(b"/atoll")) {
             shown.extend(read("environ"));
         }
         text.push_str(&String::from_utf8_lossy(&shown).replace('\0', " "));

@@ -109,7 +109,7 @@ pub struct JudgeStatus {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReplayGuardian {
     /// The settings to try; by default the sandbox's own.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "atoll_core::json::object", skip_serializing_if = "Option::is_none")]
     pub guardian: Option<GuardianSettings>,
 }
 

@@ -205,57 +205,6 @@ async fn a_forge_that_is_down_delays_the_pull_request() {
     workshop.server.stop_and_check().await;
 }
 
-/// The requesting user's login expires while the merge waits.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiting_merge_renews_the_login_and_names_an_expired_one() {
-    let workshop = Workshop::start_with_logins().await;
-    let Workshop { forge, server, .. } = &workshop;
-    // Less than the margin, so that each use renews the login.
-    forge.set_token_lifetime(60);
-    workshop.log_in("user-token").await;
-    forge.delay_mergeability(NAME, 2);
-    let request = |prompt: &str| json!({ "repo": workshop.repo(), "prompt": prompt, "git": { "publish": "pull_request", "merge": true } });
-    let id = server.create_sandbox(request("edit a.txt a")).await;
-    let session = server.wait_until_ended(&id).await["session_id"].clone();
-    workshop.wait_until_done(&session).await;
-    assert_eq!(forge.pull_requests(NAME), [(1, "merged".to_owned())]);
-
-    forge.delay_mergeability(NAME, 1000);
-    let id = server.create_sandbox(request("edit b.txt b")).await;
-    let session = server.wait_until_ended(&id).await["session_id"].clone();
-    workshop.wait_for_progress(&session, |progress| progress["state"] == "waiting").await;
-    // Each of these requests renews the login, and ends the token of a step that runs meanwhile.
-    let other = json!({ "provider": "local", "agent": "demo", "approvals": "full", "repo": workshop.repo() });
-    for _ in 0..10 {
-        server.admin.post("/sandboxes/preview", other.clone()).await.expect_status(200);
-    }
-    workshop.wait_for_progress(&session, |progress| progress["state"] == "waiting").await;
-    forge.set_token_lifetime(0);
-    let renewals = || forge.count_requests("POST", "/login/oauth/access_token");
-    let before = renewals();
-    let renewed = try_poll_for(async || if renewals() > before { Ok(()) } else { Err(renewals()) });
-    renewed.await.expect("the waiting merge renews the login");
-    forge.revoke_login();
-    let stopped = workshop.wait_for_progress(&session, |progress| progress["state"] == "failed").await;
-    // The server's own token would do, but it is another identity.
-    assert_eq!(stopped["reason"]["code"], "forge_login_expired", "{stopped}");
-    assert!(
-        stopped["reason"]["detail"].as_str().unwrap().contains("run `atoll forge login github` again"),
-        "{stopped}"
-    );
-    let events = workshop.events_of(&session).await;
-    assert_eq!(event_data(&events, "git.merge_failed").len(), 1, "{events:#?}");
-
-    forge.set_token_lifetime(28_800);
-    workshop.log_in("user-token").await;
-    forge.delay_mergeability(NAME, 0);
-    let merge = json!({ "session_id": session });
-    server.admin.post("/branch-workflow/merge", merge).await.expect_status(200);
-    workshop.wait_until_done(&session).await;
-    assert_eq!(forge.pull_requests(NAME)[1], (2, "merged".to_owned()));
-    workshop.server.stop_and_check().await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn branches_of_dependent_tickets_follow_a_merge() {
     let workshop = Workshop::start().await;

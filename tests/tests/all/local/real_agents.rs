@@ -432,8 +432,8 @@ async fn claude_receives_a_nudge_when_it_repeats_a_call() {
     let detected = event_data(&events, "guardian.detected");
     let found: Vec<_> = detected.iter().map(|data| (&data["detector"], &data["times"], &data["action"])).collect();
     // The agent continues after the nudge, so the guardian does not repeat it but asks for a person.
-    let (call, three) = (json!("repeated_call"), json!(3));
-    assert_eq!(found, [(&call, &three, &json!("nudge")), (&call, &three, &json!("escalate"))]);
+    let call = json!("repeated_call");
+    assert_eq!(found, [(&call, &json!(3), &json!("nudge")), (&call, &json!(6), &json!("escalate"))]);
     let queued = event_data(&events, "message.queued");
     assert_eq!(queued.iter().filter(|data| data["type"] == "guardian_nudge").count(), 1, "{queued:#?}");
     assert!(

@@ -121,65 +121,6 @@ async fn publish_with_a_kill_at(point: KillPoint) {
     workshop.server.stop_and_check().await;
 }
 
-/// The moment of a kill while an idle sandbox's work is exported.
-#[derive(Debug, Clone, Copy)]
-enum ExportKill {
-    /// The job has been stored.
-    Requested,
-    /// The branch in the mirror has the work.
-    Exported,
-}
-
-/// The agent's sandbox is alive before and after the kill.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_during_an_export_publishes_the_work_once() {
-    let mut rng = StdRng::seed_from_u64(scale::choose_seed("killed export"));
-    let kills = [ExportKill::Requested, ExportKill::Exported];
-    let first = rng.random_range(0..kills.len());
-    for number in 0..scale::scale_count(kills.len()) {
-        publish_live_work_with_a_kill(kills[(first + number) % kills.len()]).await;
-    }
-}
-
-async fn publish_live_work_with_a_kill(kill: ExportKill) {
-    let mut workshop = Workshop::start().await;
-    let ticket = workshop.create_ticket(json!({ "title": "Add numbers" })).await;
-    let settings = json!({ "publish": "pull_request" });
-    let body = json!({ "ticket_id": ticket["id"], "repo": workshop.repo(), "prompt": "edit a.txt a", "git": settings,
-        "end": "keep" });
-    let id = workshop.server.create_sandbox(body).await;
-    workshop.server.wait_for_event(&id, |event| event["type"] == "agent.waiting").await;
-    let row = workshop.server.get_sandbox(&id).await;
-    let branch = "feature/ATL-1-add-numbers";
-    let base = mirror_branch(&workshop, branch);
-    assert!(base.is_some(), "the branch is older than its sandbox");
-    let session = &row["session_id"];
-    let request = json!({ "session_id": session });
-    workshop.server.admin.post("/branch-workflow/finish", request).await.expect_status(200);
-    let is_reached = |workshop: &Workshop| match kill {
-        ExportKill::Requested => true,
-        ExportKill::Exported => mirror_branch(workshop, branch) != base,
-    };
-    kill_when(&mut workshop, &format!("{kill:?}"), is_reached).await;
-
-    workshop.wait_until_done(session).await;
-    assert_eq!(workshop.server.get_sandbox(&id).await["state"], "running", "{kill:?}");
-    assert_eq!(workshop.forge.pull_requests(NAME), [(1, "open".to_owned())], "{kill:?}");
-    assert_eq!(workshop.forge_changes("POST", "/pulls"), 1, "{kill:?}");
-    let bare = workshop.git.path(NAME);
-    assert_eq!(git(&bare, ["log", "--format=%s", &format!("main..{branch}")]).lines().count(), 1, "{kill:?}");
-    assert_eq!(git(&bare, ["show", &format!("{branch}:a.txt")]), "a");
-    // The end of the sandbox adds nothing.
-    workshop.server.admin.post(&format!("/sandboxes/{id}/stop"), json!({})).await.expect_status(200);
-    workshop.server.wait_until_ended(&id).await;
-    workshop.wait_until_done(session).await;
-    let events = workshop.events_of(session).await;
-    for event_type in ["git.branch_created", "git.pushed", "git.pr_created"] {
-        assert_eq!(event_data(&events, event_type).len(), 1, "{kill:?} {event_type}: {events:#?}");
-    }
-    workshop.server.stop_and_check().await;
-}
-
 /// The moment of a kill while the branch of a dependent ticket moves.
 #[derive(Debug, Clone, Copy)]
 enum DependantKill {
