@@ -4,7 +4,6 @@
 mod server_kills;
 pub mod workshop;
 
-use atoll_test_wait::try_poll_for;
 use atoll_tests::forge_double::Fault;
 use atoll_tests::git_server::git;
 use atoll_tests::local::host_state::files_with;

@@ -68,28 +68,6 @@ impl Workshop {
         hosts.with_server(server)
     }
 
-    /// Starts with a forge that hosts the repository itself, and that users log in to.
-    pub async fn start_with_logins() -> Self {
-        let hosts = Hosts { git: GitServer::start(), forge: ForgeDouble::start(TOKEN).await };
-        hosts.git.create_repository(NAME);
-        hosts.forge.host_repository(NAME, &hosts.git);
-        let address = hosts.forge.url();
-        let config = format!("github: {{url: \"{address}\", api_url: \"{address}\", client_id: Iv1.x}}\n");
-        let server = LocalServer::start_with_env(&config, &Hosts::environment());
-        Self { url: format!("{address}/{NAME}.git"), ..hosts.with_server(server) }
-    }
-
-    /// Logs the administrator in at the forge.
-    pub async fn log_in(&self, token: &str) {
-        self.server.admin.post("/forges/github/login", json!({})).await.expect_status(200);
-        self.forge.answer_device_login(Some(token));
-        let polled = try_poll_for(async || {
-            let answer = self.server.admin.post("/forges/github/login/poll", json!({})).await.expect_status(200);
-            if answer["state"] == "granted" { Ok(()) } else { Err(answer) }
-        });
-        polled.await.unwrap_or_else(|answer| panic!("the login is not granted: {answer}"));
-    }
-
     /// Starts with a git server behind sshd; `None` if the machine has none.
     pub async fn start_over_ssh() -> Option<(Self, SshServer)> {
         let hosts = Hosts::start().await;
