@@ -141,12 +141,12 @@ impl CodexTurn {
     }
 
     fn end_item(&mut self, item: &Value, parent: Option<&str>) -> Vec<AgentOutput> {
-        let text = |name: &str| item[name].as_str().unwrap_or_default();
         match item["type"].as_str() {
-            Some("agentMessage" | "plan") if text("text").trim().is_empty() => Vec::new(),
-            Some("agentMessage" | "plan") => {
-                vec![event_data::message_event(text("text"), parent, &ResponseRef::Current)]
-            }
+            Some("agentMessage" | "plan") => match item["text"].as_str() {
+                Some(text) if text.trim().is_empty() => Vec::new(),
+                Some(text) => vec![event_data::message_event(text, parent, &ResponseRef::Current)],
+                None => vec![AgentOutput::Unparsed { reason: "message without a text".to_owned() }],
+            },
             Some("reasoning") => reasoning_events(item, parent),
             Some(subtype @ ("enteredReviewMode" | "exitedReviewMode" | "contextCompaction")) => {
                 vec![event_data::system_event(subtype, Some(item))]

@@ -67,6 +67,9 @@ fn a_turn_runs_from_prompt_to_end() {
     assert_eq!(feed_line(&mut codex, &delta), [r#"delta {"text":"I wi"}"#]);
     let words = json!({"type": "agentMessage", "id": "m", "text": "I will"});
     assert_eq!(feed_line(&mut codex, &item_notification("item/completed", words)), [r#"agent.message "I will""#]);
+    let without_text = item_notification("item/completed", json!({"type": "agentMessage", "id": "m"}));
+    let outputs = codex.handle_line(without_text.to_string().as_bytes());
+    assert!(matches!(&outputs[..], [AgentOutput::Unparsed { .. }]), "{outputs:?}");
     let change = json!({"type": "fileChange", "id": "c1", "status": "completed",
         "changes": [{"path": "/workspace/a", "kind": {"type": "add"}, "diff": "x\n"}]});
     assert_eq!(
